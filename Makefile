@@ -1,0 +1,54 @@
+# The commands that people type. `make demo` and `make test` set up what they need.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PYTEST := $(BIN)/python -m pytest
+JOBS ?= 2
+
+.PHONY: help venv demo test test-all check lint bench lock clean
+
+help:
+	@echo "make demo    grade a small task set and print its verdicts"
+	@echo "make test    all tests but the slow ones"
+	@echo "make check   formatter, linter, types, import contracts, execd's syntax, and all tests"
+	@echo "make bench   measure, and write docs/benchmarks.md"
+	@echo "make lock    pin the newest versions that pyproject.toml allows into requirements.txt"
+
+venv: $(VENV)/.stamp
+
+$(VENV)/.stamp: requirements.txt pyproject.toml
+	$(PYTHON) -m venv $(VENV)
+	grep -A 100 '^uv==' requirements.txt | awk 'NR>1 && /^[a-z]/ {exit} {print}' > $(VENV)/uv.txt
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r $(VENV)/uv.txt
+	$(BIN)/uv pip install --quiet --python $(BIN)/python --require-hashes -r requirements.txt \
+	  || $(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.txt
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	touch $@
+
+demo: venv
+	$(BIN)/python -m tests.demo
+
+test: venv
+	$(PYTEST) -n $(JOBS) -m "not slow"
+
+test-all: venv
+	$(PYTEST) -n $(JOBS)
+
+lint: venv
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/vermin --quiet --no-tips --violations --target=3.6- execd
+
+check: lint test-all
+
+bench: venv
+	$(BIN)/python -m tests.bench
+
+lock: venv
+	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-annotate --no-header \
+	  --no-emit-index-url --no-emit-find-links --group dev pyproject.toml -o requirements.txt
+
+clean:
+	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

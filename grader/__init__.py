@@ -1,0 +1,1 @@
+"""The grader: one patch, one sandbox, one verdict with its evidence."""

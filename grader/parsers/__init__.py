@@ -1,0 +1,1 @@
+"""Log parsers, by the names that task rows use."""

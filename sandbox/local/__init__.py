@@ -1,0 +1,1 @@
+"""The embedded default provider: bubblewrap on one machine, no root needed."""

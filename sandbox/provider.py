@@ -1,0 +1,104 @@
+"""The law of providers: two protocols, and the one way to open a provider.
+
+    async with open_provider(LocalConfig()) as provider:
+        async with provider.sandbox(SandboxSpec(image="host")) as box:
+            result = await box.run("echo hello", timeout_s=10)
+
+Every implementation passes the conformance suite in `sandbox.testing`. This module covers no placement, pooling or
+retry: those are a provider's own business, or a layer above it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager
+from pathlib import Path
+from typing import Protocol, runtime_checkable
+
+from sandbox.spec import Chunk, ExecResult, Facts, Identity, PhaseTimes, SandboxSpec
+
+DEFAULT_MAX_OUTPUT_BYTES = 1 << 20
+
+
+@runtime_checkable
+class Sandbox(Protocol):
+    """A running environment with execd inside. Infrastructure trouble raises `SandboxError`; a failing command never
+    does. Every method can be cancelled at any await; a cancelled `run` kills its command."""
+
+    @property
+    def spec(self) -> SandboxSpec: ...
+
+    @property
+    def identity(self) -> Identity: ...
+
+    @property
+    def phases(self) -> PhaseTimes: ...
+
+    @property
+    def unenforced(self) -> tuple[str, ...]:
+        """Names of the spec's limits that this provider could not enforce here (such as `memory_mib`)."""
+        ...
+
+    async def run(
+        self,
+        command: str | bytes,
+        *,
+        timeout_s: float,
+        stdin: bytes = b"",
+        max_output_bytes: int = DEFAULT_MAX_OUTPUT_BYTES,
+        session: str = "main",
+    ) -> ExecResult:
+        """Run `command` in the named persistent bash session and wait for its end.
+
+        Directory, variables, functions, options and background processes stay for the next call in the session.
+        `stdin` is the command's whole standard input. Output beyond `max_output_bytes` loses its middle.
+        """
+        ...
+
+    def stream(
+        self,
+        command: str | bytes,
+        *,
+        timeout_s: float,
+        stdin: bytes = b"",
+        max_output_bytes: int = DEFAULT_MAX_OUTPUT_BYTES,
+        session: str = "main",
+    ) -> AsyncIterator[Chunk | ExecResult]:
+        """As `run`, giving the output in pieces as it comes; the last item is the `ExecResult`."""
+        ...
+
+    async def read(self, path: str, *, offset: int = 0, limit: int | None = None) -> bytes:
+        """The bytes of a regular file, from `offset`, at most `limit`. Raises `FileRefused` when there is none."""
+        ...
+
+    async def write(self, path: str, data: bytes, *, mode: int | None = None) -> None:
+        """Replace or create a file, atomically and verified on disk; parents are made. `mode` None keeps the old
+        mode, or 0o644 for a new file."""
+        ...
+
+    async def upload(self, local: Path, remote: str) -> None:
+        """Copy a file or a tree in. `remote` is the path that the copy gets."""
+        ...
+
+    async def download(self, remote: str, local: Path) -> None:
+        """Copy a file or a tree out. Members that would leave `local` are refused; devices and sockets are skipped."""
+        ...
+
+    async def facts(self, *, canary: tuple[str, int] | None = None) -> Facts:
+        """What the daemon reads about the place. With `canary` it also tries to connect to that host and port."""
+        ...
+
+
+class Provider(Protocol):
+    """Makes sandboxes and owns them until they are gone."""
+
+    @property
+    def name(self) -> str: ...
+
+    def sandbox(self, spec: SandboxSpec, *, acquire_timeout_s: float = 120.0) -> AbstractAsyncContextManager[Sandbox]:
+        """A sandbox of the caller's own for the length of the `with`; leaving it gives the sandbox back, and the
+        provider deletes it whatever happens to the caller.
+
+        Raises `AcquireTimeout`, `CreateError`, `ImageError` or `ProviderUnavailable`.
+        """
+        ...

@@ -1,0 +1,1 @@
+"""Studies over ledgers: whether verdicts agree, and what they cost."""

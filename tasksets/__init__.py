@@ -1,0 +1,1 @@
+"""Task sets: SWE-bench-style rows of every schema, typed into one frozen `Task`."""

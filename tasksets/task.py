@@ -1,0 +1,61 @@
+"""The frozen `Task`: one SWE-bench-style instance, as every other room sees it. No I/O here."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class TestPlan:
+    """How a task's tests are run and how their log is read."""
+
+    __test__ = False  # not a test class, whatever pytest thinks of its name
+
+    setup: str
+    """Shell text that runs after the patches are applied and before the tests, in the same shell: activating the
+    environment, re-installing. May be empty."""
+    test_command: str
+    """Shell text whose output is the log and whose exit status is the suite's."""
+    parser: str
+    """Name of the log parser, such as `parse_log_django`."""
+    workdir: str = "/testbed"
+    """Where the repository lies in the image."""
+
+
+@dataclass(frozen=True)
+class Task:
+    """A task. Patches are bytes as the row's UTF-8 text gives them; test ids are as the row lists them."""
+
+    task_id: str
+    repo: str
+    base_commit: str
+    version: str
+    image: str | None
+    """Image reference, None where the row names none and no recipe was given."""
+    reference_patch: bytes
+    test_patch: bytes
+    fail_to_pass: tuple[str, ...]
+    pass_to_pass: tuple[str, ...]
+    plan: TestPlan | None
+    """None: the row does not say how to run its tests."""
+    problem_statement: str
+    source: str
+    """Where the row came from: file and line, or data set and split; for messages."""
+    schema: str
+    """Name of the schema the row was read as, such as `swebench-2026`."""
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 (hex) over all that decides a verdict: patches, ids, plan, base commit. Not the image."""
+        plan = self.plan
+        parts = [
+            self.task_id,
+            self.base_commit,
+            self.test_patch.hex(),
+            list(self.fail_to_pass),
+            list(self.pass_to_pass),
+            [plan.setup, plan.test_command, plan.parser, plan.workdir] if plan else None,
+        ]
+        return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
