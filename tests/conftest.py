@@ -1,0 +1,22 @@
+"""Fixtures that every test may use."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+SHARED_DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
+
+
+@pytest.fixture(scope="session")
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+@pytest.fixture(scope="session")
+def real_data() -> Path:
+    """Real rows, logs and recipes, which lie beside the clone and are not part of the project."""
+    if not SHARED_DATA.is_dir():
+        pytest.skip(f"real data is not beside this clone (looked for {SHARED_DATA.name} in the shared folder)")
+    return SHARED_DATA
