@@ -1,0 +1,5 @@
+"""Spans of days."""
+
+from calspan.spans import Span, merge, workdays
+
+__all__ = ["Span", "merge", "workdays"]

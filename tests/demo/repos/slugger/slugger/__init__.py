@@ -1,0 +1,5 @@
+"""Names for web addresses."""
+
+from slugger.slug import Registry, slugify
+
+__all__ = ["Registry", "slugify"]
