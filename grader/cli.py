@@ -1,0 +1,35 @@
+"""`grader`: the command line. It mounts the commands; each is imported when it is called."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from cyclopts import App
+
+from grader.console import launch
+
+
+def build_app() -> App:
+    """The command tree. Commands are named by import path, so that `--help` imports none of them."""
+    app = App(
+        name="grader",
+        help="Grade code patches in sandboxes that were never used before, and say why each verdict can be believed.",
+        version=_version,
+    )
+    app.command("grader.commands.grade:grade", help="Grade patches for the tasks of a task set. Run again to resume.")
+    app.command("grader.commands.report:report", help="Print a run's verdicts and denominators, or export them.")
+    app.command("grader.commands.regrade:regrade", help="Judge a saved test log again, without a sandbox.")
+    app.command("grader.commands.tasks:tasks_app", name="tasks", help="List, show and check the tasks of a task set.")
+    app.command("grader.commands.images:images_app", name="images", help="Build, list, export and remove images.")
+    return app
+
+
+def _version() -> str:
+    from grader.revision import code_revision
+
+    return f"grader {code_revision()}"
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Entry point of the `grader` command; gives the exit status."""
+    return launch(build_app(), argv)

@@ -1,0 +1,1 @@
+"""The commands of `grader`, one file each. A command parses flags, calls one library function and renders."""
