@@ -29,10 +29,10 @@ def main() -> None:
 def _table(rows: Iterable[Measurement]) -> Iterable[str]:
     yield "| what | median ms | worst ms | times | beside, in the same run | ratio | aim |"
     yield "| --- | ---: | ---: | ---: | --- | ---: | --- |"
-    for row in rows:
-        beside = f"{row.beside}: {row.beside_ms:.2f} ms" if row.beside_ms else ""
-        ratio = f"{row.ratio:.2f}" if row.ratio else ""
-        yield f"| {row.name} | {row.median_ms:.2f} | {row.worst_ms:.2f} | {row.times} | {beside} | {ratio} | {row.aim} |"
+    for each in rows:
+        beside = f"{each.beside}: {each.beside_ms:.2f} ms" if each.beside_ms else ""
+        ratio = f"{each.ratio:.2f}" if each.ratio else ""
+        yield f"| {each.name} | {each.median_ms:.2f} | {each.worst_ms:.2f} | {each.times} | {beside} | {ratio} | {each.aim} |"
 
 
 def _page(table: str) -> str:
