@@ -32,7 +32,8 @@ def _table(rows: Iterable[Measurement]) -> Iterable[str]:
     for each in rows:
         beside = f"{each.beside}: {each.beside_ms:.2f} ms" if each.beside_ms else ""
         ratio = f"{each.ratio:.2f}" if each.ratio else ""
-        yield f"| {each.name} | {each.median_ms:.2f} | {each.worst_ms:.2f} | {each.times} | {beside} | {ratio} | {each.aim} |"
+        figures = f"{each.median_ms:.2f} | {each.worst_ms:.2f} | {each.times}"
+        yield f"| {each.name} | {figures} | {beside} | {ratio} | {each.aim} |"
 
 
 def _page(table: str) -> str:
