@@ -22,6 +22,9 @@ class TestPlan:
     """Name of the log parser, such as `parse_log_django`."""
     workdir: str = "/testbed"
     """Where the repository lies in the image."""
+    test_files: tuple[str, ...] = ()
+    """Files, relative to `workdir`, that the row's own script checks out of the base commit before the test patch.
+    Not part of the digest: they follow from the test patch."""
 
 
 @dataclass(frozen=True)

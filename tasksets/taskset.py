@@ -1,0 +1,117 @@
+"""A task set: named, revisioned, and lazy. Rows become Tasks when they are asked for."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Protocol
+
+from tasksets.errors import TaskSetError
+from tasksets.fields import Row
+from tasksets.jsonl import open_jsonl
+from tasksets.schema import task_of
+from tasksets.task import Task
+
+_HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(?:/[\w.-]+)?")
+
+
+class Rows(Protocol):
+    """Where rows come from: their ids at once, each row when it is asked for."""
+
+    @property
+    def ids(self) -> tuple[str, ...]:
+        """Every row's id, once, in order."""
+        ...
+
+    @property
+    def revision(self) -> str:
+        """What the content is known by."""
+        ...
+
+    def row(self, index: int) -> Row:
+        """Row `index`, untyped."""
+        ...
+
+
+@dataclass(frozen=True)
+class TaskSet:
+    """Tasks by id. Opening it types no row; a row that cannot be typed raises when it is asked for."""
+
+    source: str
+    """The file or the hub's id, as the caller gave it."""
+    rows: Rows
+
+    @property
+    def revision(self) -> str:
+        """SHA-256 (hex) of the file, or the hub's revision."""
+        return self.rows.revision
+
+    def ids(self) -> tuple[str, ...]:
+        """Every task's id, in the set's order."""
+        return self.rows.ids
+
+    def get(self, task_id: str) -> Task:
+        """The task. Raises TaskSetError for an unknown id (naming near ones) and for a row that cannot be typed."""
+        index = self._index.get(task_id)
+        if index is None:
+            near = self.near(task_id)
+            hint = f"near ones are {', '.join(near)}" if near else "`grader tasks list` shows them all"
+            raise TaskSetError(f"{self.source}: has no task {task_id!r}; {hint}")
+        task = task_of(self.rows.row(index))
+        if task.task_id != task_id:
+            raise TaskSetError(f"{task.source}: its instance_id is inside another field; put it at the top of the row")
+        return task
+
+    def near(self, task_id: str) -> tuple[str, ...]:
+        """Up to five ids that look like `task_id`, the nearest first."""
+        inside = [known for known in self.ids() if task_id and task_id.lower() in known.lower()]
+        alike = difflib.get_close_matches(task_id, self.ids(), n=5, cutoff=0.6)
+        return tuple(dict.fromkeys([*inside[:5], *alike]))[:5]
+
+    def __iter__(self) -> Iterator[Task]:
+        return (self.get(task_id) for task_id in self.ids())
+
+    def __len__(self) -> int:
+        return len(self.ids())
+
+    def __contains__(self, task_id: object) -> bool:
+        return task_id in self._index
+
+    @cached_property
+    def _index(self) -> dict[str, int]:
+        return {task_id: index for index, task_id in enumerate(self.ids())}
+
+
+def open_taskset(source: str, *, split: str | None = None) -> TaskSet:
+    """Open a `.jsonl`, `.json` or `.parquet` file, or a data set on the hub by its id.
+
+    `split` chooses among a hub data set's splits; None takes `test`, or the only one. Raises TaskSetError.
+    """
+    path = Path(source)
+    if path.is_dir():
+        raise TaskSetError(f"{source}: is a directory; name one .jsonl, .json or .parquet file in it")
+    if path.exists():
+        if split is not None:
+            raise TaskSetError(f"{source}: is a file, and a file has no split {split!r}; leave the split out")
+        return TaskSet(source, _open_file(path))
+    if path.suffix in {".jsonl", ".json", ".parquet", ".ndjson"} or not _HUB_ID.fullmatch(source):
+        raise TaskSetError(f"{source}: there is no such file; check the path")
+    from tasksets.hub import open_hub
+
+    return TaskSet(source, open_hub(source, split))
+
+
+def _open_file(path: Path) -> Rows:
+    if path.suffix == ".parquet":
+        from tasksets.parquet import open_parquet
+
+        return open_parquet(path)
+    if path.suffix == ".json":
+        from tasksets.jsondoc import open_json
+
+        return open_json(path)
+    return open_jsonl(path)

@@ -1,0 +1,59 @@
+"""Real rows of others, which lie beside the clone."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tasksets import open_taskset
+from tasksets.evalscript import Part, parse
+
+pytestmark = pytest.mark.real
+
+
+def test_every_script_of_verified_is_accounted_for_line_by_line(real_data: Path) -> None:
+    """Joining the parts of each of the 500 scripts gives the script back, and the test patch is the row's own."""
+    rows = [json.loads(line) for line in (real_data / "swebench_verified.jsonl").read_text().splitlines()]
+
+    for row in rows:
+        script = parse(row["eval_script"], row["instance_id"])
+        heredoc = "\n".join(script.of(Part.TEST_PATCH)[1:-1])
+
+        assert row["eval_script"] == script.text
+        assert row["test_patch"].rstrip("\n") == heredoc.rstrip("\n")
+    assert len(rows) == 500
+
+
+def test_every_row_of_verified_becomes_a_task_with_a_plan(real_data: Path) -> None:
+    """All 500 tasks name an image, a parser, a test command and a working directory, and lose no test id."""
+    taskset = open_taskset(str(real_data / "swebench_verified.jsonl"))
+
+    tasks = list(taskset)
+
+    assert 500 == len(tasks) == len(taskset)
+    assert {"swebench-2026"} == {task.schema for task in tasks}
+    assert {"/testbed"} == {task.plan.workdir for task in tasks if task.plan}
+    assert sum(bool(task.image and task.plan and task.plan.test_command) for task in tasks) == 500
+    assert len({task.plan.parser for task in tasks if task.plan}) == 12
+
+
+@pytest.mark.parametrize(
+    ("file", "schema", "rows", "plans"),
+    [
+        ("swe_rebench_v2_sample.json", "swe-rebench-v2", 1, 1),
+        ("swebench_lite.jsonl", "swebench-2026", 20, 20),
+        ("swebench_multilingual.jsonl", "swebench-multilingual", 20, 20),
+        ("swebench_verified_2024_schema.jsonl", "swebench-2024", 30, 0),
+        ("swegym.jsonl", "swe-gym", 10, 5),
+        ("swesmith.jsonl", "swe-smith", 1, 0),
+    ],
+)
+def test_every_sample_is_recognised(real_data: Path, file: str, schema: str, rows: int, plans: int) -> None:
+    """Each sample file is of one schema, and a plan exists exactly where its rows say how to run their tests."""
+    tasks = list(open_taskset(str(real_data / "samples" / file)))
+
+    assert {schema} == {task.schema for task in tasks}
+    assert (rows, plans) == (len(tasks), sum(task.plan is not None for task in tasks))
+    assert all(task.fail_to_pass and task.reference_patch for task in tasks)
