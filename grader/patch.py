@@ -1,0 +1,315 @@
+"""Parse a patch: bytes in, a `Patch` or a `Rejected` out. Pure.
+
+The parser finds which files a patch touches and refuses, by name, what no rung of the apply ladder could or should
+take. Whether a patch fits a tree is not decided here: git decides that. Bytes are kept exactly as submitted. Formats:
+git's extended unified diff (git-apply(1), git-diff(1) "Generating patch text with -p") and plain unified diffs.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+
+class ChangeKind(StrEnum):
+    """What a patch does to one file."""
+
+    ADD = "add"
+    DELETE = "delete"
+    MODIFY = "modify"
+    RENAME = "rename"
+    COPY = "copy"
+    MODE = "mode"
+    BINARY = "binary"
+
+
+class RejectReason(StrEnum):
+    """Why a patch is refused before any sandbox is asked for."""
+
+    NOT_A_DIFF = "not_a_diff"
+    NOT_TEXT = "not_text"
+    PATH_ESCAPES = "path_escapes"
+    BINARY_WITHOUT_DATA = "binary_without_data"
+    TRUNCATED_HUNK = "truncated_hunk"
+
+
+@dataclass(frozen=True)
+class FileChange:
+    """One file's part of a patch. Paths are relative to the repository; None stands for /dev/null."""
+
+    old_path: bytes | None
+    new_path: bytes | None
+    kind: ChangeKind
+
+
+@dataclass(frozen=True)
+class Patch:
+    """A patch that may be tried. `data` is exactly what was submitted; no changes at all is the empty patch."""
+
+    data: bytes
+    changes: tuple[FileChange, ...]
+
+    @property
+    def touched(self) -> tuple[bytes, ...]:
+        """Every path that is read or written, once, in order."""
+        paths = (path for change in self.changes for path in (change.old_path, change.new_path))
+        return tuple(dict.fromkeys(path for path in paths if path is not None))
+
+
+@dataclass(frozen=True)
+class Rejected:
+    """A patch that is refused, with one sentence for a person."""
+
+    reason: RejectReason
+    detail: str
+
+    def __str__(self) -> str:
+        return f"{self.reason}: {self.detail}"
+
+
+def parse(data: bytes) -> Patch | Rejected:
+    """The patch's changes, or why it is refused. White space alone is the empty patch."""
+    if not data.strip():
+        return Patch(data, ())
+    if b"\0" in data:
+        line = data[: data.index(b"\0")].count(b"\n") + 1
+        return Rejected(RejectReason.NOT_TEXT, f"line {line} holds a NUL byte; use git diff --binary")
+    try:
+        changes = tuple(_Reader(data).changes())
+    except _Refusal as refusal:
+        return refusal.rejected
+    if not changes:
+        return Rejected(RejectReason.NOT_A_DIFF, "no file header of a unified diff was found")
+    return Patch(data, changes)
+
+
+class _Refusal(Exception):
+    def __init__(self, reason: RejectReason, detail: str) -> None:
+        self.rejected = Rejected(reason, detail)
+
+
+_HUNK = re.compile(rb"@@ -\d+(?:,(\d+))? \+\d+(?:,(\d+))? @@")
+_BINARY_DIFFERS = re.compile(rb"Binary files .* differ\r?$")
+_BINARY_BLOCK = re.compile(rb"(?:literal|delta) \d+\r?$")
+
+# GNU patch takes a last hunk whose final blank context lines were chopped off, up to this many.
+_CHOPPED_LINES = 3
+
+
+@dataclass
+class _Header:
+    """What the header lines of one file section have said so far."""
+
+    git_paths: tuple[bytes, bytes] | None = None
+    old: bytes | None = None
+    new: bytes | None = None
+    has_old: bool = False
+    has_new: bool = False
+    flags: set[ChangeKind] = field(default_factory=set)
+
+    def change(self) -> FileChange | None:
+        old, new = self.git_paths or (None, None)
+        if self.has_old:
+            old = self.old
+        if self.has_new:
+            new = self.new
+        if ChangeKind.ADD in self.flags or (self.has_old and self.old is None):
+            return FileChange(None, new, ChangeKind.ADD) if new is not None else None
+        if ChangeKind.DELETE in self.flags or (self.has_new and self.new is None):
+            return FileChange(old, None, ChangeKind.DELETE) if old is not None else None
+        for kind in (ChangeKind.RENAME, ChangeKind.COPY, ChangeKind.BINARY, ChangeKind.MODIFY, ChangeKind.MODE):
+            if kind in self.flags and old is not None and new is not None:
+                return FileChange(old, new, kind)
+        return None
+
+
+class _Reader:
+    """One pass over the lines; each method consumes what it has recognised."""
+
+    def __init__(self, data: bytes) -> None:
+        self.lines = data.split(b"\n")
+        if not self.lines[-1]:
+            self.lines.pop()
+        self.at = 0
+
+    def changes(self) -> Iterator[FileChange]:
+        """One change per file section. Text between sections (mail headers, prose) is skipped, as git does."""
+        while self.at < len(self.lines):
+            line = self.lines[self.at]
+            header = _Header()
+            if line.startswith(b"diff --git "):
+                self.at += 1
+                header.git_paths = _git_paths(line[len(b"diff --git ") :].rstrip(b"\r"))
+                self._extended(header)
+            elif not self._at_file_lines():
+                self._refuse_bare_binary(line)
+                self.at += 1
+                continue
+            self._file_lines(header)
+            self._hunks(header)
+            self._binary(header)
+            change = header.change()
+            if change is not None:
+                yield change
+
+    def _at_file_lines(self) -> bool:
+        """A `---`/`+++` pair that a hunk follows: anything less is prose."""
+        here = self.lines[self.at : self.at + 3]
+        return (
+            len(here) == 3
+            and here[0].startswith(b"--- ")
+            and here[1].startswith(b"+++ ")
+            and _HUNK.match(here[2]) is not None
+        )
+
+    def _extended(self, header: _Header) -> None:
+        while self.at < len(self.lines):
+            line = self.lines[self.at].rstrip(b"\r")
+            if line.startswith(b"new file mode "):
+                header.flags.add(ChangeKind.ADD)
+            elif line.startswith(b"deleted file mode "):
+                header.flags.add(ChangeKind.DELETE)
+            elif line.startswith((b"old mode ", b"new mode ")):
+                header.flags.add(ChangeKind.MODE)
+            elif line.startswith((b"rename from ", b"copy from ", b"rename to ", b"copy to ")):
+                self._moved(header, line)
+            elif not line.startswith((b"index ", b"similarity index ", b"dissimilarity index ")):
+                return
+            self.at += 1
+
+    def _moved(self, header: _Header, line: bytes) -> None:
+        verb, end, name = line.split(b" ", 2)
+        header.flags.add(ChangeKind.RENAME if verb == b"rename" else ChangeKind.COPY)
+        path = _checked(_unquote(name), name)
+        if end == b"from":
+            header.old, header.has_old = path, True
+        else:
+            header.new, header.has_new = path, True
+
+    def _file_lines(self, header: _Header) -> None:
+        here = self.lines[self.at : self.at + 2]
+        if len(here) == 2 and here[0].startswith(b"--- ") and here[1].startswith(b"+++ "):
+            header.old, header.has_old = _file_name(here[0][4:]), True
+            header.new, header.has_new = _file_name(here[1][4:]), True
+            self.at += 2
+
+    def _hunks(self, header: _Header) -> None:
+        while self.at < len(self.lines):
+            match = _HUNK.match(self.lines[self.at])
+            if match is None or not (header.has_old and header.has_new):
+                return
+            header.flags.add(ChangeKind.MODIFY)
+            started = self.at + 1
+            self.at += 1
+            old = 1 if match[1] is None else int(match[1])
+            new = 1 if match[2] is None else int(match[2])
+            self._hunk_lines(old, new, started)
+
+    def _hunk_lines(self, old: int, new: int, started: int) -> None:
+        while old > 0 or new > 0:
+            if self.at == len(self.lines):
+                if old == new <= _CHOPPED_LINES:
+                    return
+                raise _Refusal(RejectReason.TRUNCATED_HUNK, f"the hunk of line {started} ends before its last line")
+            mark = self.lines[self.at].rstrip(b"\r")[:1]
+            if mark in (b" ", b""):
+                old, new = old - 1, new - 1
+            elif mark == b"-":
+                old -= 1
+            elif mark == b"+":
+                new -= 1
+            elif mark != b"\\":
+                raise _Refusal(RejectReason.TRUNCATED_HUNK, f"the hunk of line {started} breaks off")
+            if old < 0 or new < 0:
+                raise _Refusal(RejectReason.TRUNCATED_HUNK, f"the hunk of line {started} miscounts its lines")
+            self.at += 1
+        if self.at < len(self.lines) and self.lines[self.at].startswith(b"\\"):
+            self.at += 1
+
+    def _binary(self, header: _Header) -> None:
+        if self.at == len(self.lines):
+            return
+        line = self.lines[self.at]
+        self._refuse_bare_binary(line)
+        if line.rstrip(b"\r") != b"GIT binary patch":
+            return
+        header.flags.add(ChangeKind.BINARY)
+        started = self.at + 1
+        self.at += 1
+        blocks = 0
+        while self.at < len(self.lines) and _BINARY_BLOCK.match(self.lines[self.at]):
+            blocks += 1
+            self.at += 1
+            while self.at < len(self.lines) and self.lines[self.at].strip():
+                self.at += 1
+            self.at += 1  # the blank line that ends a block
+        if not blocks:
+            raise _Refusal(RejectReason.BINARY_WITHOUT_DATA, f"the binary hunk of line {started} has no data")
+
+    def _refuse_bare_binary(self, line: bytes) -> None:
+        if _BINARY_DIFFERS.match(line):
+            raise _Refusal(
+                RejectReason.BINARY_WITHOUT_DATA,
+                f"line {self.at + 1} says that binary files differ and carries no data; use git diff --binary",
+            )
+
+
+def _file_name(raw: bytes) -> bytes | None:
+    """The path of a `---` or `+++` line without its first component. None: /dev/null."""
+    raw = raw.rstrip(b"\r")
+    name = _unquote(raw) if raw.startswith(b'"') else raw.split(b"\t", 1)[0].rstrip()
+    if name == b"/dev/null":
+        return None
+    _checked(name, raw)
+    return _checked(_strip_one(name), raw)
+
+
+def _git_paths(rest: bytes) -> tuple[bytes, bytes] | None:
+    """Both paths of a `diff --git` line. Unquoted names with blanks are told apart by being the same twice."""
+    quoted = re.match(rb'("(?:[^"\\]|\\.)*")', rest)
+    if quoted:
+        pairs = [(_unquote(quoted[1]), _unquote(rest[quoted.end() :].lstrip(b" ")))]
+    elif rest.endswith(b'"') and b' "' in rest:
+        left, _, right = rest.partition(b' "')
+        pairs = [(left, _unquote(b'"' + right))]
+    else:
+        cuts = [match.start() for match in re.finditer(b" ", rest)]
+        pairs = [(rest[:cut], rest[cut + 1 :]) for cut in cuts]
+        same = [pair for pair in pairs if _strip_one(pair[0]) == _strip_one(pair[1])]
+        pairs = same if same else pairs if len(cuts) == 1 else []
+    if not pairs:
+        return None  # a rename of names with blanks: its own header lines say both
+    old, new = pairs[0]
+    return _checked(_strip_one(old), rest), _checked(_strip_one(new), rest)
+
+
+def _strip_one(name: bytes) -> bytes:
+    head, slash, tail = name.partition(b"/")
+    return tail if slash else head
+
+
+def _checked(path: bytes, shown: bytes) -> bytes:
+    """`path`, unless it leaves the repository or enters git's own directory."""
+    parts = path.split(b"/")
+    if path.startswith(b"/") or b".." in parts or any(part.lower() == b".git" for part in parts):
+        raise _Refusal(
+            RejectReason.PATH_ESCAPES, f"{shown.decode('utf-8', 'backslashreplace')!r} lies outside the tree"
+        )
+    return path
+
+
+_ESCAPES = {b"a": b"\a", b"b": b"\b", b"t": b"\t", b"n": b"\n", b"v": b"\v", b"f": b"\f", b"r": b"\r"}
+
+
+def _unquote(name: bytes) -> bytes:
+    """Undo git's C-style quoting, such as `"a/\\303\\244"`. A name that is not quoted stays as it is."""
+    if not (len(name) >= 2 and name.startswith(b'"') and name.rstrip().endswith(b'"')):
+        return name
+    return re.sub(
+        rb"\\([0-3][0-7]{2}|.)",
+        lambda m: bytes([int(m[1], 8)]) if len(m[1]) == 3 else _ESCAPES.get(m[1], m[1]),
+        name.rstrip()[1:-1],
+        flags=re.DOTALL,
+    )
