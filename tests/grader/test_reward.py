@@ -1,0 +1,31 @@
+"""Claims about `grader.reward`."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import pytest
+
+from grader import reward
+from grader.campaign import RewardPolicy
+from grader.verdict import Outcome
+
+
+def test_each_verdict_has_its_declared_number() -> None:
+    """A verdict's reward is the number that the policy declares for it, and no other."""
+    policy = RewardPolicy(resolved=1.0, unresolved=-0.5, patch_rejected=-1.0, timed_out=None)
+    expected = {
+        Outcome.RESOLVED: 1.0,
+        Outcome.UNRESOLVED: -0.5,
+        Outcome.PATCH_REJECTED: -1.0,
+        Outcome.TIMED_OUT: None,
+        Outcome.NO_VERDICT: None,
+    }
+    assert expected == {outcome: reward.of(outcome, policy) for outcome in Outcome}
+
+
+@pytest.mark.parametrize(("resolved", "other"), list(product([0.0, 1.0, 7.5], repeat=2)))
+def test_no_verdict_is_never_a_number(resolved: float, other: float) -> None:
+    """Whatever the policy declares, no verdict has no reward."""
+    policy = RewardPolicy(resolved=resolved, unresolved=other, patch_rejected=other, timed_out=other)
+    assert reward.of(Outcome.NO_VERDICT, policy) is None
