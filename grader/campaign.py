@@ -1,13 +1,21 @@
-"""A campaign: one frozen config that says what is graded, where, and under which declared conditions."""
+"""A campaign: one frozen config that says what is graded, where, and under which declared conditions.
+
+`load` makes one from a TOML file and flags; flags win. It raises `UsageError` with one sentence for each mistake.
+"""
 
 from __future__ import annotations
 
+import difflib
+import re
+import tomllib
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal, get_args
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
-from sandbox import LocalConfig
+from grader.errors import UsageError
+from sandbox.config import LocalConfig
 
 
 class Conditions(BaseModel):
@@ -82,3 +90,104 @@ class Campaign(BaseModel):
     conditions: Conditions = Conditions()
     rewards: RewardPolicy = RewardPolicy()
     limits: Limits = Limits()
+
+    @field_validator("run")
+    @classmethod
+    def _is_a_directory_name(cls, run: str) -> str:
+        if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", run):
+            raise ValueError("must be up to 100 letters, digits, `.`, `_` or `-`, and begin with a letter or digit")
+        return run
+
+
+def load(file: Path | None, flags: Mapping[str, Any]) -> Campaign:
+    """The campaign of a TOML file, with `flags` over it: nested dicts under the names of `Campaign`, None left out.
+
+    Paths in the file are relative to the file, paths in flags to the working directory. Raises `UsageError`.
+    """
+    settings = _merged(_read_toml(file) if file else {}, flags)
+    try:
+        return Campaign.model_validate(settings)
+    except ValidationError as error:
+        raise UsageError("\n".join(_sentence(file, dict(one)) for one in error.errors())) from error
+
+
+def _read_toml(file: Path) -> dict[str, Any]:
+    try:
+        text = file.read_bytes().decode()
+        settings = tomllib.loads(text)
+    except OSError as error:
+        raise UsageError(f"{file}: cannot be read ({error.strerror}); name a campaign file in TOML") from error
+    except UnicodeDecodeError as error:
+        raise UsageError(f"{file}: is not UTF-8 text (byte {error.start}); save it as UTF-8") from error
+    except tomllib.TOMLDecodeError as error:
+        raise UsageError(f"{file}: is not TOML: {error}; correct that line") from error
+    return _beside(file.parent, settings)
+
+
+def _beside(directory: Path, settings: dict[str, Any]) -> dict[str, Any]:
+    """The settings, with relative paths made relative to the file. A wrong type is left for the model to tell."""
+
+    def moved(value: object) -> object:
+        return str(directory / value) if isinstance(value, str) else value
+
+    found = dict(settings)
+    for name in {"recipes", "runs_dir"} & found.keys():
+        found[name] = moved(found[name])
+    for name, words in (("taskset", ()), ("patches", ("reference", "empty"))):
+        value = found.get(name)
+        if isinstance(value, str) and value not in words and (name == "patches" or _is_file_name(directory, value)):
+            found[name] = moved(value)
+    provider = found.get("provider")
+    if isinstance(provider, dict) and "state_dir" in provider:
+        found["provider"] = {**provider, "state_dir": moved(provider["state_dir"])}
+    return found
+
+
+def _is_file_name(directory: Path, value: str) -> bool:
+    """Whether a task set is named as a file; else it is the id of a data set on the hub."""
+    return Path(value).suffix in {".jsonl", ".json", ".parquet"} or (directory / value).exists()
+
+
+def _merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+    merged = dict(below)
+    for name, value in above.items():
+        if isinstance(value, Mapping):
+            inner = merged.get(name, {})
+            # What the file has wrong stays wrong, and is said; a flag does not hide it.
+            merged[name] = _merged(inner, value) if isinstance(inner, Mapping) else inner
+        elif value is not None:
+            merged[name] = value
+    return {name: value for name, value in merged.items() if value != {} or name in below}
+
+
+def _sentence(file: Path | None, error: Mapping[str, Any]) -> str:
+    """One mistake that pydantic found, as a person would say it: where, what, and what to do."""
+    where = f"{file}: " if file else ""
+    location = [str(part) for part in error["loc"]]
+    name = ".".join(location)
+    kind, given = error["type"], error.get("input")
+    if kind == "missing":
+        return f"{where}`{name}` is not given; add --{location[-1]}" + (f" or set it in {file}" if file else "")
+    if kind == "extra_forbidden":
+        known = _names_at(location[:-1])
+        near = difflib.get_close_matches(location[-1], known, n=1)
+        hint = f"did you mean `{near[0]}`?" if near else f"known here: {', '.join(known)}"
+        return f"{where}`{name}` is not a setting; {hint}"
+    said = str(error["msg"]).removeprefix("Value error, ")
+    return f"{where}`{name}` is {given!r}: {said[:1].lower()}{said[1:]}; correct it or leave it out"
+
+
+def _names_at(location: list[str]) -> list[str]:
+    model: type[BaseModel] = Campaign
+    for part in location:
+        inner = next(_models_of(model.model_fields[part].annotation), None) if part in model.model_fields else None
+        if inner is None:
+            return []
+        model = inner
+    return list(model.model_fields)
+
+
+def _models_of(annotation: Any) -> Iterator[type[BaseModel]]:
+    for candidate in (annotation, *get_args(annotation)):
+        if isinstance(candidate, type) and issubclass(candidate, BaseModel):
+            yield candidate

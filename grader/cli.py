@@ -33,3 +33,7 @@ def _version() -> str:
 def main(argv: Sequence[str] | None = None) -> int:
     """Entry point of the `grader` command; gives the exit status."""
     return launch(build_app(), argv)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
