@@ -2,7 +2,8 @@
 
     GraderError          anything below
     ├── UsageError       flags, files or names that cannot be used; nothing was started (exit 2)
-    └── RunChanged       a run of that name exists and was made with other settings (exit 2)
+    │   └── RunChanged   a run of that name exists and was made with other settings (exit 2)
+    └── LedgerUnwritable the disk does not take what has ended; what was recorded before stays (exit 4)
 
 What a patch or its tests did is a value in the verdict, never one of these. Trouble with sandboxes is a
 `sandbox.SandboxError`. Each message names the file, row or flag, and ends with what to do.
@@ -25,3 +26,7 @@ class RunChanged(UsageError):
     def __init__(self, message: str, *, changes: tuple[str, ...]) -> None:
         super().__init__(message)
         self.changes = changes
+
+
+class LedgerUnwritable(GraderError):
+    """The ledger's disk refused a write. Gradings recorded before stay; the same command resumes from them."""

@@ -1,0 +1,226 @@
+from __future__ import annotations
+
+import hashlib
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from grader.errors import RunChanged, UsageError
+from grader.ledger import Expected, Key, Ledger, Start, create_or_resume, key_of, ledger_path, read_only
+from grader.verdict import Outcome
+from tests.grader.gradings import grading
+
+START = Start(started_at="2026-01-01T00:00:00Z", code_revision="0.1.0+g1", campaign="{}")
+IDENTITY = {"taskset_revision": "r1", "conditions": {"egress": "denied", "time_zone": None}}
+
+
+def expected(task_id: str = "demo__one-1", *, digest: str = "d1", recipe: str | None = None) -> Expected:
+    return Expected(Key(task_id, "m", hashlib.sha256(b"p").hexdigest()), digest, recipe, "p.jsonl:1", b"p")
+
+
+def opened(run_dir: Path, *asked: Expected, identity: dict[str, Any] = IDENTITY) -> AbstractContextManager[Ledger]:
+    return create_or_resume(run_dir, identity=identity, asked=asked, start=START)
+
+
+def test_a_grading_comes_back_as_it_was_appended(tmp_path: Path) -> None:
+    """The whole record survives the file."""
+    written = grading(reasons=("ünïcode\x00", "b"))
+
+    with opened(tmp_path / "r", expected()) as ledger:
+        ledger.append([written])
+    with read_only(tmp_path / "r") as ledger:
+        assert [written] == list(ledger.gradings())
+        assert [expected()] == ledger.expected()
+        assert [START] == ledger.starts()
+        assert IDENTITY == ledger.identity()
+
+
+def test_rows_cannot_be_changed_or_deleted(tmp_path: Path) -> None:
+    """The file itself refuses to rewrite history."""
+    with opened(tmp_path / "r") as ledger:
+        ledger.append([grading()])
+    connection = sqlite3.connect(ledger_path(tmp_path / "r"))
+
+    for statement in ("UPDATE gradings SET outcome = 'resolved'", "DELETE FROM gradings"):
+        with pytest.raises(sqlite3.IntegrityError, match="append-only"):
+            connection.execute(statement)
+    connection.close()
+
+
+def test_a_verdict_counts_over_a_no_verdict_and_the_newest_over_an_older_one(tmp_path: Path) -> None:
+    """Infrastructure trouble never hides a verdict, whenever it came."""
+    with opened(tmp_path / "r") as ledger:
+        ledger.append([grading("a", Outcome.NO_VERDICT), grading("a"), grading("a", Outcome.NO_VERDICT)])
+        ledger.append([grading("b", Outcome.NO_VERDICT, seconds=1), grading("b", Outcome.NO_VERDICT, seconds=2)])
+
+        assert {"a": (Outcome.RESOLVED, 1.5), "b": (Outcome.NO_VERDICT, 2)} == {
+            key.task_id: (g.outcome, g.seconds) for key, g in ledger.current().items()
+        }
+        assert {"a"} == {key.task_id for key in ledger.decided()}
+        assert [] == ledger.contradictions()
+
+
+def test_two_verdicts_for_one_key_are_a_contradiction(tmp_path: Path) -> None:
+    """Both are kept, the newest counts, and the key is listed."""
+    with opened(tmp_path / "r") as ledger:
+        ledger.append([grading("a"), grading("a", Outcome.UNRESOLVED), grading("a", Outcome.UNRESOLVED)])
+
+        assert [("a", ("resolved", "unresolved"))] == [(c.key.task_id, c.outcomes) for c in ledger.contradictions()]
+        assert [Outcome.UNRESOLVED] == [g.outcome for g in ledger.current().values()]
+
+
+def test_a_run_is_read_while_it_is_written(tmp_path: Path) -> None:
+    """A reader sees every row that has ended and does not hold up the writer."""
+    with opened(tmp_path / "r", expected()) as writer:
+        writer.append([grading("a")])
+        with read_only(tmp_path / "r") as reader:
+            assert 1 == len(list(reader.gradings()))
+            writer.append([grading("b")])
+            assert 2 == len(list(reader.gradings()))
+
+
+def test_a_second_writer_is_refused_by_pid(tmp_path: Path) -> None:
+    """Two commands cannot write one run; the second says who holds it."""
+    with (
+        opened(tmp_path / "r"),
+        pytest.raises(UsageError, match=rf"'r' is being written by another process \(pid {os.getpid()}\)"),
+        opened(tmp_path / "r"),
+    ):
+        pass
+
+
+def test_denominators_only_grow(tmp_path: Path) -> None:
+    """Asking for fewer tasks later takes none away."""
+    with opened(tmp_path / "r", expected("a"), expected("b")):
+        pass
+    with opened(tmp_path / "r", expected("b"), expected("c")) as ledger:
+        assert ["a", "b", "c"] == [e.key.task_id for e in ledger.expected()]
+        assert 2 == len(ledger.starts())
+
+
+@pytest.mark.parametrize(
+    ("identity", "said"),
+    [
+        ({**IDENTITY, "taskset_revision": "r2"}, 'taskset_revision was "r1" and is now "r2"'),
+        (
+            {**IDENTITY, "conditions": {"egress": "open", "time_zone": None}},
+            'conditions.egress was "denied" and is now "open"',
+        ),
+    ],
+)
+def test_other_settings_under_the_same_name_are_refused(tmp_path: Path, identity: dict[str, Any], said: str) -> None:
+    """A run's verdicts were all given under one set of settings; the message names each that differs."""
+    with opened(tmp_path / "r"):
+        pass
+
+    with pytest.raises(RunChanged) as caught, opened(tmp_path / "r", identity=identity):
+        pass
+
+    assert (said,) == caught.value.changes
+
+
+@pytest.mark.parametrize(
+    ("now", "said"),
+    [
+        (expected(digest="d2"), "task demo__one-1 has changed"),
+        (expected(recipe="r2"), "the recipe of demo__one-1 has changed"),
+    ],
+)
+def test_a_task_that_changed_after_its_verdict_is_refused(tmp_path: Path, now: Expected, said: str) -> None:
+    """A verdict stands for the task as it was; a task without one may be mended and tried again."""
+    with opened(tmp_path / "undecided", expected()):
+        pass
+    with opened(tmp_path / "undecided", now) as ledger:
+        assert [now] == ledger.expected()
+    with opened(tmp_path / "decided", expected()) as ledger:
+        ledger.append([grading()])
+
+    with pytest.raises(RunChanged, match=said), opened(tmp_path / "decided", now):
+        pass
+
+
+@pytest.mark.parametrize("content", [b"not a database" * 100, b"SQLite format 3\0" + b"\0" * 200])
+def test_a_file_that_is_no_ledger_is_named(tmp_path: Path, content: bytes) -> None:
+    """Another file in the ledger's place is neither read nor written over."""
+    run_dir = tmp_path / "r"
+    run_dir.mkdir()
+    ledger_path(run_dir).write_bytes(content)
+
+    with pytest.raises(UsageError, match=r"ledger\.sqlite"), opened(run_dir):
+        pass
+    with pytest.raises(UsageError, match=r"ledger\.sqlite"), read_only(run_dir):
+        pass
+    assert content == ledger_path(run_dir).read_bytes()
+
+
+def test_a_ledger_of_another_version_is_refused(tmp_path: Path) -> None:
+    """A newer schema is not guessed at."""
+    with opened(tmp_path / "r"):
+        pass
+    connection = sqlite3.connect(ledger_path(tmp_path / "r"))
+    connection.execute("PRAGMA user_version = 9")
+    connection.close()
+
+    with pytest.raises(UsageError, match="schema version 9"), read_only(tmp_path / "r"):
+        pass
+
+
+def test_a_run_that_is_not_there_is_named(tmp_path: Path) -> None:
+    """Reading makes nothing."""
+    with pytest.raises(UsageError, match="holds no ledger"), read_only(tmp_path / "none"):
+        pass
+    assert not (tmp_path / "none").exists()
+
+
+WRITER = """
+import sys
+from pathlib import Path
+from tests.grader.gradings import grading
+from tests.grader.test_ledger import expected, opened
+asked = [expected(str(n)) for n in range(5_000)]
+with opened(Path(sys.argv[1]), *asked[:50]) as ledger:
+    for e in asked:
+        ledger.append([grading(e.key.task_id)])
+        print(e.key.task_id, flush=True)
+"""
+
+
+def test_kill_9_loses_no_ended_grading_and_the_run_resumes(tmp_path: Path) -> None:
+    """Each row that `append` returned from is there once after SIGKILL, and the next writer goes on at once."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", WRITER, str(tmp_path / "r")], stdout=subprocess.PIPE, cwd=Path(__file__).parents[2]
+    )
+    assert process.stdout is not None
+    told = [process.stdout.readline() for _ in range(30)]
+    process.send_signal(signal.SIGKILL)
+    told += process.stdout.readlines()
+    process.wait()
+    process.stdout.close()
+    acknowledged = [line.decode().strip() for line in told if line.endswith(b"\n")]
+
+    with opened(tmp_path / "r") as ledger:
+        recorded = [g.task_id for g in ledger.gradings()]
+        ledger.append([grading("after")])
+        after = [key_of(g).task_id for g in ledger.gradings()]
+
+    # At most one more: it was on the disk and its line was not yet.
+    assert acknowledged == recorded[: len(acknowledged)]
+    assert len(recorded) - len(acknowledged) in {0, 1}
+    assert len(set(recorded)) == len(recorded)
+    assert [*recorded, "after"] == after
+
+
+def test_a_process_killed_while_it_makes_the_ledger_leaves_a_run_that_can_begin(tmp_path: Path) -> None:
+    """An empty file, as a crash leaves it, is begun anew."""
+    (tmp_path / "r").mkdir()
+    ledger_path(tmp_path / "r").touch()
+
+    with opened(tmp_path / "r", expected()) as ledger:
+        assert [expected()] == ledger.expected()
