@@ -1,0 +1,141 @@
+"""A little task of our own: a repository with a fault, the tests that show it, and patches of every kind."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from sandbox import Provider, Sandbox, SandboxSpec
+from tasksets.task import Task, TestPlan
+
+SOURCE = """\
+def total(numbers):
+    result = 0
+    for number in numbers:
+        result -= number
+    return result
+
+
+def mean(numbers):
+    return total(numbers) / len(numbers)
+
+
+def first(numbers):
+    return numbers[0]
+"""
+MENDED = SOURCE.replace("result -= number", "result += number")
+
+TESTS = """\
+import unittest
+
+from sums import first
+
+
+class SumsTests(unittest.TestCase):
+    def test_first(self):
+        self.assertEqual(3, first([3, 4]))
+"""
+NEW_TESTS = (
+    TESTS.replace("import first", "import first, total")
+    + """\
+
+    def test_total(self):
+        self.assertEqual(7, total([3, 4]))
+"""
+)
+OTHER_TESTS = """\
+import unittest
+
+
+class OtherTests(unittest.TestCase):
+    def test_other(self):
+        self.assertTrue(True)
+"""
+
+
+def git(repo: Path, *arguments: str) -> bytes:
+    environment = {**os.environ, "GIT_CONFIG_GLOBAL": "/dev/null", "GIT_CONFIG_NOSYSTEM": "1"}
+    who = ["-c", "user.name=t", "-c", "user.email=t@example.org"]
+    return subprocess.run(
+        ["git", *who, "-C", str(repo), *arguments], check=True, capture_output=True, env=environment
+    ).stdout
+
+
+@dataclass(frozen=True)
+class Repo:
+    """The task's repository on this host, at its base."""
+
+    path: Path
+
+    def diff(self, edit: Callable[[Path], object]) -> bytes:
+        """The patch that `edit`, done in the work tree, amounts to. The tree is then as before."""
+        edit(self.path)
+        git(self.path, "add", "--all", "--force")
+        patch = git(self.path, "diff", "--cached", "--binary", "HEAD")
+        git(self.path, "reset", "--quiet", "--hard")
+        git(self.path, "clean", "-qfdx")
+        return patch
+
+    @property
+    def reference(self) -> bytes:
+        return self.diff(lambda root: (root / "sums.py").write_text(MENDED))
+
+    @property
+    def test_patch(self) -> bytes:
+        def edit(root: Path) -> None:
+            (root / "tests/test_sums.py").write_text(NEW_TESTS)
+            (root / "tests/test_other.py").write_text(OTHER_TESTS)
+
+        return self.diff(edit)
+
+
+def make_repo(path: Path) -> Repo:
+    """A repository with a fault in `sums.py`, committed."""
+    (path / "tests").mkdir(parents=True)
+    (path / "sums.py").write_text(SOURCE)
+    (path / "tests/__init__.py").write_text("")
+    (path / "tests/test_sums.py").write_text(TESTS)
+    (path / "README").write_text("Sums.\n")
+    git(path, "init", "--quiet")
+    git(path, "add", "--all")
+    git(path, "commit", "--quiet", "--message", "base")
+    return Repo(path)
+
+
+def make_task(repo: Repo, *, setup: str = "", command: str = "python3 -m unittest -v tests.test_sums 2>&1") -> Task:
+    return Task(
+        task_id="toy__sums-1",
+        repo="toy/sums",
+        base_commit=git(repo.path, "rev-parse", "HEAD").decode().strip(),
+        version="1",
+        image="host",
+        reference_patch=repo.reference,
+        test_patch=repo.test_patch,
+        fail_to_pass=("test_total (tests.test_sums.SumsTests.test_total)",),
+        pass_to_pass=("test_first (tests.test_sums.SumsTests.test_first)",),
+        plan=TestPlan(setup=setup, test_command=command, parser="parse_log_django"),
+        problem_statement="total([3, 4]) is -7",
+        source="tests",
+        schema="toy",
+    )
+
+
+@dataclass
+class Seeded:
+    """A provider whose sandboxes hold the repository at /testbed, as a task's own image would."""
+
+    provider: Provider
+    repo: Path
+    name: str = "seeded"
+    made: int = 0
+
+    @asynccontextmanager
+    async def sandbox(self, spec: SandboxSpec, *, acquire_timeout_s: float = 120.0) -> AsyncIterator[Sandbox]:
+        async with self.provider.sandbox(spec, acquire_timeout_s=acquire_timeout_s) as box:
+            self.made += 1
+            await box.upload(self.repo, "/testbed")
+            yield box
