@@ -262,7 +262,8 @@ def _file_name(raw: bytes) -> bytes | None:
     name = _unquote(raw) if raw.startswith(b'"') else raw.split(b"\t", 1)[0].rstrip()
     if name == b"/dev/null":
         return None
-    _checked(name, raw)
+    if name.startswith((b"/", b"../")):
+        _checked(name, raw)
     return _checked(_strip_one(name), raw)
 
 
@@ -291,12 +292,11 @@ def _strip_one(name: bytes) -> bytes:
 
 
 def _checked(path: bytes, shown: bytes) -> bytes:
-    """`path`, unless it leaves the repository or enters git's own directory."""
+    """`path`, unless it leaves the work tree, enters git's own directory or names nothing."""
     parts = path.split(b"/")
-    if path.startswith(b"/") or b".." in parts or any(part.lower() == b".git" for part in parts):
-        raise _Refusal(
-            RejectReason.PATH_ESCAPES, f"{shown.decode('utf-8', 'backslashreplace')!r} lies outside the tree"
-        )
+    if any(part in (b"", b".", b"..") or part.lower() == b".git" for part in parts):
+        name = shown.decode("utf-8", "backslashreplace")
+        raise _Refusal(RejectReason.PATH_ESCAPES, f"{name!r} is no path inside the work tree")
     return path
 
 
