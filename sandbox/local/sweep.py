@@ -1,0 +1,68 @@
+"""Removes what killed providers left behind: processes, memory cgroups, directories.
+
+A sandbox dies with its owner (`--die-with-parent`). Between bubblewrap's start and that setting there is a moment in
+which a killed owner leaves it running, so every bubblewrap carries its instance's path in its environment, and a sweep
+kills what carries a dead one's.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+from dataclasses import dataclass
+from pathlib import Path
+
+from sandbox.local.limits import remove_cgroup
+from sandbox.local.scratch import CGROUP_NOTE, Instance, dead_instances
+
+INSTANCE_VARIABLE = "SANDMAN_INSTANCE"
+
+
+@dataclass(frozen=True)
+class Swept:
+    """What one sweep removed."""
+
+    instances: int
+    sandboxes: int
+    processes: int
+
+
+def sweep(state_dir: Path) -> Swept:
+    """Remove what every dead instance under `state_dir` left. Living instances are not touched."""
+    dead = dead_instances(state_dir)
+    processes = _kill_survivors({str(instance.root) for instance in dead}) if dead else 0
+    sandboxes = sum(_remove(instance) for instance in dead)
+    return Swept(len(dead), sandboxes, processes)
+
+
+def _remove(instance: Instance) -> int:
+    notes = list(instance.root.glob(f"*/{CGROUP_NOTE}"))
+    for note in notes:
+        remove_cgroup(Path(note.read_text()))
+    sandboxes = len(list(instance.root.glob("*/upper")))
+    instance.close()
+    return sandboxes
+
+
+def _kill_survivors(roots: set[str]) -> int:
+    """Kill every process whose environment names one of `roots`. The pid cannot be reused under our pidfd."""
+    killed = 0
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdigit():
+            continue
+        with contextlib.suppress(OSError):
+            pidfd = os.pidfd_open(int(entry.name))
+            try:
+                if roots & _instances_named_by(entry):
+                    signal.pidfd_send_signal(pidfd, signal.SIGKILL)
+                    killed += 1
+            finally:
+                os.close(pidfd)
+    return killed
+
+
+def _instances_named_by(process: Path) -> set[str]:
+    prefix = f"{INSTANCE_VARIABLE}=".encode()
+    variables = (process / "environ").read_bytes().split(b"\0")
+    return {os.fsdecode(v.removeprefix(prefix)) for v in variables if v.startswith(prefix)}
