@@ -49,7 +49,7 @@ def recognise(row: Row) -> Schema:
     for schema in SCHEMAS:
         if all(field in row.fields for field in schema.required) and schema.marks(row.fields):
             return schema
-    nearest = min(reversed(SCHEMAS), key=lambda schema: len(_missing(schema, row)))
+    nearest = max(reversed(SCHEMAS), key=lambda schema: len(schema.required) - 2 * len(_missing(schema, row)))
     raise TaskSetError(
         f"{row.name}: is of no known schema; the nearest is {nearest.name}, of which it lacks "
         f"{', '.join(_missing(nearest, row)) or 'nothing but the right kinds of values'}; add these fields"

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Protocol
+from typing import Literal, Protocol
 
 from tasksets.errors import TaskSetError
 from tasksets.fields import Row
 from tasksets.jsonl import open_jsonl
 from tasksets.schema import task_of
 from tasksets.task import Task
+
+Specs = Literal["row", "swebench"]
+"""Where a plan comes from when a row has none: nowhere, or the official `swebench` package, if it is installed."""
 
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(?:/[\w.-]+)?")
 
@@ -44,6 +47,7 @@ class TaskSet:
     source: str
     """The file or the hub's id, as the caller gave it."""
     rows: Rows
+    specs: Specs = "row"
 
     @property
     def revision(self) -> str:
@@ -58,13 +62,25 @@ class TaskSet:
         """The task. Raises TaskSetError for an unknown id (naming near ones) and for a row that cannot be typed."""
         index = self._index.get(task_id)
         if index is None:
-            near = self.near(task_id)
-            hint = f"near ones are {', '.join(near)}" if near else "`grader tasks list` shows them all"
-            raise TaskSetError(f"{self.source}: has no task {task_id!r}; {hint}")
+            raise self._unknown(task_id)
         task = task_of(self.rows.row(index))
         if task.task_id != task_id:
             raise TaskSetError(f"{task.source}: its instance_id is inside another field; put it at the top of the row")
-        return task
+        if self.specs == "row":
+            return task
+        from tasksets.official import with_official_plan
+
+        return with_official_plan(task)
+
+    def require(self, task_ids: Iterable[str]) -> tuple[str, ...]:
+        """The ids, each once. Raises TaskSetError for none at all and for an unknown one, naming near ones."""
+        wanted = tuple(dict.fromkeys(task_ids))
+        if not wanted:
+            raise TaskSetError(f"{self.source}: no task id was given; name one, or leave the choice out for all")
+        for task_id in wanted:
+            if task_id not in self:
+                raise self._unknown(task_id)
+        return wanted
 
     def near(self, task_id: str) -> tuple[str, ...]:
         """Up to five ids that look like `task_id`, the nearest first."""
@@ -81,28 +97,38 @@ class TaskSet:
     def __contains__(self, task_id: object) -> bool:
         return task_id in self._index
 
+    def _unknown(self, task_id: str) -> TaskSetError:
+        near = self.near(task_id)
+        hint = f"near ones are {', '.join(near)}" if near else "`grader tasks list` shows them all"
+        return TaskSetError(f"{self.source}: has no task {task_id!r}; {hint}")
+
     @cached_property
     def _index(self) -> dict[str, int]:
         return {task_id: index for index, task_id in enumerate(self.ids())}
 
 
-def open_taskset(source: str, *, split: str | None = None) -> TaskSet:
+def open_taskset(source: str, *, split: str | None = None, specs: Specs = "row") -> TaskSet:
     """Open a `.jsonl`, `.json` or `.parquet` file, or a data set on the hub by its id.
 
-    `split` chooses among a hub data set's splits; None takes `test`, or the only one. Raises TaskSetError.
+    `split` chooses among a hub data set's splits; None takes `test`, or the only one. `specs` says whether
+    rows without a plan get one from the official package. Raises TaskSetError.
     """
+    if specs == "swebench":
+        from tasksets.official import require_official
+
+        require_official()
     path = Path(source)
     if path.is_dir():
         raise TaskSetError(f"{source}: is a directory; name one .jsonl, .json or .parquet file in it")
     if path.exists():
         if split is not None:
             raise TaskSetError(f"{source}: is a file, and a file has no split {split!r}; leave the split out")
-        return TaskSet(source, _open_file(path))
+        return TaskSet(source, _open_file(path), specs)
     if path.suffix in {".jsonl", ".json", ".parquet", ".ndjson"} or not _HUB_ID.fullmatch(source):
         raise TaskSetError(f"{source}: there is no such file; check the path")
     from tasksets.hub import open_hub
 
-    return TaskSet(source, open_hub(source, split))
+    return TaskSet(source, open_hub(source, split), specs)
 
 
 def _open_file(path: Path) -> Rows:
