@@ -1,0 +1,51 @@
+"""From a task's recipe to an image that the provider can run: where the task sets' room and the sandboxes' meet."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from sandbox.local.build import build
+from sandbox.local.image import StoredImage
+from sandbox.local.recipe import Archive, BuildPlan, Tree
+from tasksets.images import Recipe, SdistSource
+
+if TYPE_CHECKING:
+    from sandbox.local.provider import LocalProvider
+
+
+def build_plan(recipe: Recipe) -> BuildPlan:
+    """`recipe` as the builder takes it."""
+    source = recipe.source
+    made_from: Archive | Tree
+    if isinstance(source, SdistSource):
+        made_from, name = Archive(source.file, source.sha256), source.file
+    else:
+        made_from, name = Tree(Path(source.path), source.sha256), Path(source.path).name
+    return BuildPlan(
+        name=f"{name} on Python {recipe.python}",
+        base=recipe.base,
+        python=recipe.python,
+        source=made_from,
+        install=recipe.install,
+        env=recipe.env,
+        pins=recipe.pins,
+    )
+
+
+async def build_image(
+    provider: LocalProvider, recipe: Recipe, *, progress: Callable[[str], None] = lambda _: None
+) -> StoredImage:
+    """The recipe's image, from the store or built now; `progress` gets a line per step.
+
+    Raises `sandbox.errors.ImageError` with the step that failed, its exit code and the end of its log.
+    """
+    return await build(provider, provider.store, build_plan(recipe), progress=progress)
+
+
+async def ensure_image(
+    provider: LocalProvider, recipe: Recipe, *, progress: Callable[[str], None] = lambda _: None
+) -> str:
+    """As `build_image`, giving the reference for a sandbox's spec."""
+    return (await build_image(provider, recipe, progress=progress)).digest
