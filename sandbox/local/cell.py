@@ -12,6 +12,8 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+import anyio
+
 from sandbox.bundle import daemon_argv
 from sandbox.errors import CreateError, ImageError
 from sandbox.local.bwrap import OVERLAY_OPTIONS_LIMIT, ZIPAPP, Bind, Plan, command_line, overlay_options_length
@@ -34,6 +36,7 @@ DEFAULT_SHM_MIB = 64
 """As in a container."""
 
 LISTEN_BACKLOG = 128
+EXPLAIN_WAIT_S = 1.0
 
 
 @dataclass(frozen=True)
@@ -94,6 +97,12 @@ class Cell:
         if self.request.keep_upper is not None:
             remove_tree(_work_beside(self.request.keep_upper))
         remove_tree(self._scratch.root)
+
+    async def explain(self) -> str:
+        """As `cause`, once the end is seen: the way to the daemon breaks a moment before its process is gone."""
+        with anyio.move_on_after(EXPLAIN_WAIT_S):
+            await self.process.ended.wait()
+        return self.cause()
 
     def cause(self) -> str:
         """Why it ended, from what the host saw, never from what was said inside."""

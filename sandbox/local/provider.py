@@ -171,7 +171,7 @@ class LocalProvider:
                 ticket.clock.enter("queue")
                 holds_slot = await self._slots.acquire()
                 cell = await self._create(ticket)
-                client = ExecdClient(cell.host, cell.port, cell.token, explain=cell.cause)
+                client = ExecdClient(cell.host, cell.port, cell.token, explain=cell.explain)
                 ticket.hand_over(await self._await_daemon(ticket, cell, client))
                 outcome = "ended"
             if cell is not None and ticket.box is not None:
