@@ -19,10 +19,11 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
+from tasksets.errors import TaskSetError
 from tasksets.task import Task, TestPlan
 
 
-class RecipeError(ValueError):
+class RecipeError(TaskSetError):
     """A recipes file or a row of it cannot be used. The message names the file and the row."""
 
 

@@ -13,6 +13,7 @@ import secrets
 import time
 from collections.abc import AsyncIterator, Coroutine, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from types import TracebackType
@@ -202,7 +203,11 @@ class LocalProvider:
     async def _resolve(self, site: Site, reference: str) -> StoredImage:
         if reference == host.REFERENCE:
             return site.host
-        return await anyio.to_thread.run_sync(self.store.resolve, reference, abandon_on_cancel=True)
+        image = await anyio.to_thread.run_sync(self.store.resolve, reference, abandon_on_cancel=True)
+        if not image.host_programs:
+            return image
+        # The store keeps what a recipe added; the host's own layer, and Python, are those of the host as it is now.
+        return replace(image, layers=(*site.host.layers, *image.layers), python=site.host.python)
 
     async def _await_daemon(self, ticket: Ticket, cell: Cell, client: ExecdClient) -> LocalSandbox:
         """Wait until the daemon answers, and keep what it says about itself: the proof of never used."""
