@@ -18,11 +18,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from grader.errors import LedgerUnwritable, RunChanged, UsageError
 from grader.record import Grading
-from grader.verdict import Outcome
+from grader.verdict import Cause, Outcome
 
 SCHEMA_VERSION = 1
 APPLICATION_ID = 0x53414E44
@@ -50,6 +50,11 @@ CREATE TRIGGER gradings_are_not_deleted BEFORE DELETE ON gradings
     BEGIN SELECT RAISE(ABORT, 'the ledger is append-only'); END;
 """
 
+_CURRENT_IDS = """
+SELECT COALESCE(MAX(CASE WHEN outcome <> 'no_verdict' THEN id END), MAX(id)) FROM gradings
+GROUP BY task_id, model, patch_sha256
+"""
+
 
 class Key(NamedTuple):
     """What is graded once: one patch, by one model, for one task. The run fixes everything else."""
@@ -69,6 +74,20 @@ class Expected:
     """SHA-256 of the recipe that makes the task's image; None: the row's own image."""
     source: str
     patch: bytes
+
+
+@dataclass(frozen=True)
+class Row:
+    """What a table or a count needs of a grading, without its tests and its evidence."""
+
+    key: Key
+    outcome: Outcome
+    cause: Cause | None
+    reward: float | None
+    seconds: float
+    started_at: str
+    reasons: tuple[str, ...]
+    flags: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -164,18 +183,21 @@ class Ledger:
         for (text,) in self._connection.execute("SELECT grading FROM gradings ORDER BY id"):
             yield Grading.model_validate_json(text)
 
-    def current(self) -> dict[Key, Grading]:
-        """The grading that counts for each key: its newest verdict, else its newest row. In order of first row."""
-        ids = self._connection.execute(
-            "SELECT COALESCE(MAX(CASE WHEN outcome <> 'no_verdict' THEN id END), MAX(id)) FROM gradings"
-            " GROUP BY task_id, model, patch_sha256 ORDER BY MIN(id)"
-        ).fetchall()
-        found: dict[Key, Grading] = {}
-        for (row_id,) in ids:
-            (text,) = self._connection.execute("SELECT grading FROM gradings WHERE id = ?", (row_id,)).fetchone()
-            grading = Grading.model_validate_json(text)
-            found[key_of(grading)] = grading
-        return found
+    def current(self) -> dict[Key, Row]:
+        """The row that counts for each key: its newest verdict, else its newest row. In the order of ending."""
+        found = self._connection.execute(
+            "SELECT task_id, model, patch_sha256, outcome, cause, reward, seconds, started_at,"
+            " json_extract(grading, '$.reasons'), json_extract(grading, '$.flags') FROM gradings"
+            f" WHERE id IN ({_CURRENT_IDS}) ORDER BY id"
+        )
+        return {Key(*row[:3]): _row(row) for row in found}
+
+    def current_gradings(self) -> Iterator[Grading]:
+        """The whole record of each row that counts, one at a time; tasks with many tests make large ones."""
+        for (text,) in self._connection.execute(
+            f"SELECT grading FROM gradings WHERE id IN ({_CURRENT_IDS}) ORDER BY id"
+        ):
+            yield Grading.model_validate_json(text)
 
     def decided(self) -> set[Key]:
         """Keys that have a verdict. They are not graded again."""
@@ -222,6 +244,20 @@ class Ledger:
                     " make room or mend the disk, then give the same command again"
                 ) from error
             raise
+
+
+def _row(row: tuple[Any, ...]) -> Row:
+    outcome, cause, reward, seconds, started_at, reasons, flags = row[3:]
+    return Row(
+        key=Key(*row[:3]),
+        outcome=Outcome(outcome),
+        cause=Cause(cause) if cause is not None else None,
+        reward=reward,
+        seconds=seconds,
+        started_at=started_at,
+        reasons=tuple(json.loads(reasons)),
+        flags=tuple(json.loads(flags)),
+    )
 
 
 def key_of(grading: Grading) -> Key:

@@ -61,8 +61,9 @@ def test_a_verdict_counts_over_a_no_verdict_and_the_newest_over_an_older_one(tmp
         ledger.append([grading("b", Outcome.NO_VERDICT, seconds=1), grading("b", Outcome.NO_VERDICT, seconds=2)])
 
         assert {"a": (Outcome.RESOLVED, 1.5), "b": (Outcome.NO_VERDICT, 2)} == {
-            key.task_id: (g.outcome, g.seconds) for key, g in ledger.current().items()
+            key.task_id: (row.outcome, row.seconds) for key, row in ledger.current().items()
         }
+        assert ["a", "b"] == [g.task_id for g in ledger.current_gradings()]
         assert {"a"} == {key.task_id for key in ledger.decided()}
         assert [] == ledger.contradictions()
 
@@ -73,7 +74,7 @@ def test_two_verdicts_for_one_key_are_a_contradiction(tmp_path: Path) -> None:
         ledger.append([grading("a"), grading("a", Outcome.UNRESOLVED), grading("a", Outcome.UNRESOLVED)])
 
         assert [("a", ("resolved", "unresolved"))] == [(c.key.task_id, c.outcomes) for c in ledger.contradictions()]
-        assert [Outcome.UNRESOLVED] == [g.outcome for g in ledger.current().values()]
+        assert [Outcome.UNRESOLVED] == [row.outcome for row in ledger.current().values()]
 
 
 def test_a_run_is_read_while_it_is_written(tmp_path: Path) -> None:

@@ -1,0 +1,145 @@
+"""`grader grade`: run a campaign, or go on with one."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from cyclopts import Group, Parameter
+
+from grader.console import Exit, printable
+from grader.verdict import Cause
+
+if TYPE_CHECKING:
+    from grader.campaign import Campaign
+    from grader.run import Finished
+
+_WHAT = Group("What is graded", sort_key=1)
+_HOW = Group("How", sort_key=2)
+_CONDITIONS = Group("Declared run conditions (compared with what the probe reads; a contradiction refuses)", sort_key=3)
+
+
+def grade(
+    campaign: Annotated[Path | None, Parameter(help="TOML file with the same settings. Flags win over it.")] = None,
+    /,
+    *,
+    taskset: Annotated[
+        str | None, Parameter(group=_WHAT, help="A .jsonl, .json or .parquet file, or a data set's id on the hub.")
+    ] = None,
+    recipes: Annotated[
+        Path | None, Parameter(group=_WHAT, help="JSONL of image recipes; a task with one runs on its image.")
+    ] = None,
+    patches: Annotated[
+        str | None, Parameter(group=_WHAT, help="`reference` (the default), `empty`, or a file of predictions.")
+    ] = None,
+    only: Annotated[
+        list[str] | None, Parameter(group=_WHAT, negative="", help="Task ids, with commas or by repeating the flag.")
+    ] = None,
+    run: Annotated[
+        str | None, Parameter(group=_HOW, help="Name of the run. The same name and settings again resume it.")
+    ] = None,
+    runs_dir: Annotated[Path | None, Parameter(group=_HOW, help="Directory of the runs; `runs` by default.")] = None,
+    provider: Annotated[Literal["local"] | None, Parameter(group=_HOW, help="Where sandboxes are made.")] = None,
+    state_dir: Annotated[
+        Path | None, Parameter(group=_HOW, help="The provider's images and scratch; in the user's cache by default.")
+    ] = None,
+    concurrency: Annotated[int | None, Parameter(group=_HOW, help="Gradings in flight at once.")] = None,
+    attempts: Annotated[
+        int | None, Parameter(group=_HOW, help="Sandboxes per grading, when infrastructure fails.")
+    ] = None,
+    json: Annotated[
+        bool, Parameter(name="--json", group=_HOW, negative="", help="One JSON line per grading, as each ends.")
+    ] = False,
+    egress: Annotated[
+        Literal["denied", "open"] | None, Parameter(group=_CONDITIONS, help="Network beyond loopback; `denied`.")
+    ] = None,
+    cpus: Annotated[int | None, Parameter(group=_CONDITIONS, help="CPUs that tests see.")] = None,
+    memory_mib: Annotated[int | None, Parameter(group=_CONDITIONS, help="Memory limit in MiB.")] = None,
+    time_limit: Annotated[
+        float | None, Parameter(group=_CONDITIONS, help="Seconds that a suite may run; 1800.")
+    ] = None,
+    hash_seed: Annotated[int | None, Parameter(group=_CONDITIONS, help="PYTHONHASHSEED.")] = None,
+    time_zone: Annotated[str | None, Parameter(group=_CONDITIONS, help="TZ, such as `UTC`.")] = None,
+    locale: Annotated[str | None, Parameter(group=_CONDITIONS, help="LC_ALL and LANG, such as `C.UTF-8`.")] = None,
+    user: Annotated[int | None, Parameter(group=_CONDITIONS, help="Numeric user id that runs the tests.")] = None,
+) -> int:
+    """Grade patches for the tasks of a task set, each in a sandbox of its own, and record every verdict.
+
+    The run's ledger and logs lie in RUNS-DIR/RUN. The same command again goes on where it stopped: what has a verdict
+    is not graded again, what has none is. Ctrl-C stops cleanly.
+
+    Exit status: 0 every grading has a verdict; 2 bad flags or input; 3 tasks were refused or conditions contradicted;
+    4 infrastructure left gradings without a verdict; 130 or 143 stopped by a signal.
+    """
+    from grader.campaign import load
+
+    flags = {
+        "taskset": taskset,
+        "recipes": recipes,
+        "patches": patches,
+        "only": _ids(only),
+        "run": run,
+        "runs_dir": runs_dir,
+        "provider": {"type": provider, "state_dir": state_dir},
+        "limits": {"concurrency": concurrency, "attempts": attempts},
+        "conditions": {
+            "egress": egress,
+            "visible_cpus": cpus,
+            "memory_mib": memory_mib,
+            "test_time_limit_s": time_limit,
+            "hash_seed": hash_seed,
+            "time_zone": time_zone,
+            "locale": locale,
+            "user": user,
+        },
+    }
+    return _run(load(campaign, flags), as_json=json)
+
+
+def _ids(only: Sequence[str] | None) -> list[str] | None:
+    return [task_id.strip() for text in only for task_id in text.split(",") if task_id.strip()] if only else None
+
+
+def _run(campaign: Campaign, *, as_json: bool) -> int:
+    import anyio
+
+    from grader.grounds import open_grounds
+    from grader.plan import key, make_plan
+    from grader.progress import Progress
+    from grader.revision import code_revision
+    from grader.run import run_campaign
+    from grader.table import print_conclusion, print_line
+
+    plan = make_plan(campaign)
+    for note in plan.notes:
+        sys.stderr.write(f"note: {printable(note)}\n")
+    revision = code_revision()
+    finished = anyio.run(
+        partial(
+            run_campaign,
+            campaign,
+            plan,
+            open_grounds=partial(open_grounds, campaign, revision),
+            code_revision=revision,
+            progress=partial(Progress, sys.stderr),
+            emit=print_line if as_json else lambda _: None,
+        )
+    )
+    keys = [key(job) for job in plan.jobs]
+    print_conclusion(campaign, keys, finished, table=not as_json)
+    return exit_status(finished)
+
+
+def exit_status(finished: Finished) -> int:
+    """What a run's end means to the shell. Infrastructure goes before refusal: the same command mends the first."""
+    causes = finished.asked.causes
+    if finished.stopped_by is not None:
+        return 128 + finished.stopped_by
+    if causes[Cause.INFRASTRUCTURE] or causes[Cause.RESULTS_LOST]:
+        return Exit.INFRASTRUCTURE
+    if causes[Cause.TASK_REFUSED] or causes[Cause.CONDITIONS_CONTRADICTED]:
+        return Exit.REFUSED
+    return Exit.DONE

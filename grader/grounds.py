@@ -1,0 +1,54 @@
+"""Where a campaign's gradings happen: an open provider, its images, and the canary that egress is proved with."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+from grader.batch import Job
+from grader.campaign import Campaign
+from grader.grade import grade_one
+from grader.images import ensure_image
+from grader.ledger import run_directory
+from grader.probe import Canary
+from grader.record import Grading
+from sandbox import Provider, open_provider
+from sandbox.errors import ImageError
+from sandbox.local.provider import LocalProvider
+from tasksets.images import Recipe
+
+
+@dataclass(frozen=True)
+class ProviderGrounds:
+    """`grader.run.Grounds` on an open provider."""
+
+    provider: Provider
+    campaign: Campaign
+    canary: tuple[str, int]
+    code_revision: str
+
+    async def image(self, recipe: Recipe, say: Callable[[str], None]) -> str:
+        if not isinstance(self.provider, LocalProvider):
+            raise ImageError(f"the {self.provider.name} provider builds no recipes; name the tasks' images by digest")
+        return await ensure_image(self.provider, recipe, progress=say)
+
+    async def grade(self, job: Job) -> Grading:
+        return await grade_one(
+            job.task,
+            job.submission,
+            provider=self.provider,
+            conditions=self.campaign.conditions,
+            limits=self.campaign.limits,
+            rewards=self.campaign.rewards,
+            logs_dir=run_directory(self.campaign.runs_dir, self.campaign.run) / "logs",
+            canary=self.canary,
+            code_revision=self.code_revision,
+        )
+
+
+@asynccontextmanager
+async def open_grounds(campaign: Campaign, code_revision: str) -> AsyncIterator[ProviderGrounds]:
+    """Open the campaign's provider. Leaving gives back every sandbox. Raises `ProviderUnavailable`."""
+    async with open_provider(campaign.provider) as provider, Canary() as canary:
+        yield ProviderGrounds(provider, campaign, canary, code_revision)

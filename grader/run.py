@@ -1,0 +1,237 @@
+"""One run of a campaign, from its plan to its last row: resume, images, gradings, and a clean stop.
+
+The route of one grading is `grader.grade`; this module gives it tasks on built images and records what it says. A stop
+(SIGINT, SIGTERM, or a reader of stdout that went away) gives back what is in flight and loses nothing that has ended.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from functools import partial
+from typing import Protocol
+
+import anyio
+
+from grader.batch import Job, no_verdict, run_batch
+from grader.campaign import Campaign
+from grader.ledger import Ledger, Start, create_or_resume, key_of, run_directory
+from grader.plan import Plan, key, on_image
+from grader.progress import Progress
+from grader.record import Grading
+from grader.tally import Tally, count
+from grader.verdict import Cause
+from sandbox.errors import ProviderUnavailable, SandboxError
+from tasksets.images import Recipe
+
+
+class Grounds(Protocol):
+    """Where a run's images are built and its gradings happen."""
+
+    async def image(self, recipe: Recipe, say: Callable[[str], None]) -> str:
+        """The reference of the recipe's image, built if need be, telling each step. Raises `SandboxError`."""
+        ...
+
+    async def grade(self, job: Job) -> Grading:
+        """The grading of one job; infrastructure trouble is a grading without a verdict."""
+        ...
+
+
+OpenGrounds = Callable[[], AbstractAsyncContextManager[Grounds]]
+
+
+@dataclass(frozen=True)
+class Finished:
+    """How one command over a run ended."""
+
+    asked: Tally
+    """Over what this command asked for."""
+    run: Tally
+    """Over all that the run was ever asked for."""
+    stopped_by: signal.Signals | None
+    """None: it went to its end. SIGPIPE: nobody read our lines any more."""
+
+
+async def run_campaign(
+    campaign: Campaign,
+    plan: Plan,
+    *,
+    open_grounds: OpenGrounds,
+    code_revision: str,
+    progress: Callable[[int, int], Progress],
+    emit: Callable[[Grading], None],
+) -> Finished:
+    """Grade what `plan` asks for and the run does not have yet, and record each grading as it ends.
+
+    `emit` gets every asked grading that counts: those that the run had, then each new one once it is on the disk.
+    `progress` is called with how many were asked for and how many of them have a verdict. Raises `UsageError`,
+    `LedgerUnwritable` and `ProviderUnavailable`.
+    """
+    run_dir = run_directory(campaign.runs_dir, campaign.run)
+    start = Start(_now(), code_revision, campaign.model_dump_json())
+    with create_or_resume(run_dir, identity=plan.identity, asked=plan.asked(), start=start) as ledger:
+        asked = {key(job) for job in plan.jobs}
+        decided = ledger.decided() & asked
+        desk = _Desk(progress(len(asked), len(decided)), emit)
+        desk.hand_out(g for g in ledger.current_gradings() if key_of(g) in decided)
+        todo = [job for job in plan.jobs if key(job) not in decided]
+        if todo and not desk.stop.event.is_set():
+            await _Run(campaign, plan, ledger, desk, code_revision).go(todo, open_grounds)
+        desk.progress.clear()
+        rows = ledger.current()
+        owed = [expected.key for expected in ledger.expected()]
+        return Finished(count(asked, rows), count(owed, rows), desk.stop.by)
+
+
+@dataclass
+class _Stop:
+    event: anyio.Event = field(default_factory=anyio.Event)
+    by: signal.Signals | None = None
+
+    def set(self, by: signal.Signals) -> None:
+        self.by = self.by or by
+        self.event.set()
+
+
+@dataclass
+class _Desk:
+    """Tells the progress what happens, hands out what is recorded, and knows when to stop."""
+
+    progress: Progress
+    emit: Callable[[Grading], None]
+    stop: _Stop = field(default_factory=_Stop)
+
+    def began(self) -> None:
+        self.progress.began()
+
+    def gave_back(self) -> None:
+        self.progress.gave_back()
+
+    def recorded(self, grading: Grading) -> None:
+        self.progress.ended(grading)
+        self.hand_out([grading])
+
+    def hand_out(self, gradings: Iterable[Grading]) -> None:
+        for grading in gradings:
+            if self.stop.by is signal.SIGPIPE:
+                return
+            self.progress.clear()
+            try:
+                self.emit(grading)
+            except BrokenPipeError:
+                self.stop.set(signal.SIGPIPE)
+
+
+@dataclass(frozen=True)
+class _Run:
+    """A run that is open for writing, with something left to grade."""
+
+    campaign: Campaign
+    plan: Plan
+    ledger: Ledger
+    desk: _Desk
+    code_revision: str
+
+    async def go(self, todo: list[Job], open_grounds: OpenGrounds) -> None:
+        """Grade `todo`, until done or stopped."""
+        async with anyio.create_task_group() as group:
+            group.start_soon(_stop_on_signal, self.desk)
+            await _until_stopped(self.desk.stop, self._on(open_grounds, todo))
+            group.cancel_scope.cancel()
+
+    async def _on(self, open_grounds: OpenGrounds, todo: list[Job]) -> None:
+        async with open_grounds() as grounds:
+            jobs = await self._with_images(todo, grounds)
+            async with anyio.create_task_group() as drawing:
+                drawing.start_soon(self.desk.progress.keep_drawing)
+                await run_batch(
+                    jobs,
+                    grade=grounds.grade,
+                    append=self.ledger.append,
+                    watcher=self.desk,
+                    concurrency=self.campaign.limits.concurrency,
+                    grading_timeout_s=self.campaign.limits.grading_timeout_s,
+                    code_revision=self.code_revision,
+                )
+                drawing.cancel_scope.cancel()
+
+    async def _with_images(self, todo: list[Job], grounds: Grounds) -> list[Job]:
+        """The jobs on their images; those whose image was not built are recorded without a verdict and left out."""
+        recipes = {r.image_key: r for job in todo if (r := self.plan.recipes.get(job.task.task_id))}
+        built = await _images(recipes, grounds, self.campaign.limits.concurrency, self.desk.progress)
+        jobs: list[Job] = []
+        for job in todo:
+            recipe = self.plan.recipes.get(job.task.task_id)
+            image = built[recipe.image_key] if recipe else None
+            if isinstance(image, SandboxError):
+                reason = f"the task's image was not built: {image}"
+                grading = no_verdict(job, Cause.INFRASTRUCTURE, reason, self.code_revision)
+                self.ledger.append([grading])
+                self.desk.recorded(grading)
+            else:
+                jobs.append(on_image(job, image) if image else job)
+        return jobs
+
+
+async def _images(
+    recipes: Mapping[str, Recipe], grounds: Grounds, concurrency: int, progress: Progress
+) -> dict[str, str | SandboxError]:
+    """Each image's reference, by the recipe's key, or why it was not built. One failure holds up no other image."""
+    built: dict[str, str | SandboxError] = {}
+    queue = iter(recipes.items())
+
+    def say(recipe: Recipe, text: str) -> None:
+        progress.say(f"image of {recipe.instance_id}: {text}")
+
+    async def build() -> None:
+        for image_key, recipe in queue:
+            try:
+                built[image_key] = await grounds.image(recipe, partial(say, recipe))
+                say(recipe, f"ready, {len(built)} of {len(recipes)}")
+            except ProviderUnavailable:
+                raise
+            except SandboxError as error:
+                built[image_key] = error
+                say(recipe, f"not built: {error}")
+
+    async with anyio.create_task_group() as group:
+        for _ in range(min(concurrency, len(recipes))):
+            group.start_soon(build)
+    return built
+
+
+async def _stop_on_signal(desk: _Desk) -> None:
+    with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+        await _first(signals, desk)
+        number = await anext(signals)
+    # The second one means it: end as the signal does by itself. What is left behind, the next start sweeps.
+    signal.signal(number, signal.SIG_DFL)
+    os.kill(os.getpid(), number)
+
+
+async def _first(signals: AsyncIterator[signal.Signals], desk: _Desk) -> None:
+    number = await anext(signals)
+    in_flight = desk.progress.standing().in_flight
+    desk.progress.say(f"stopping on {number.name}: {in_flight} in flight are given back; once more ends at once")
+    desk.stop.set(number)
+
+
+async def _until_stopped(stop: _Stop, work: Awaitable[None]) -> None:
+    """Wait for `work`, which is cancelled when the stop comes."""
+    async with anyio.create_task_group() as group:
+
+        async def cancel_at_the_stop() -> None:
+            await stop.event.wait()
+            group.cancel_scope.cancel()
+
+        group.start_soon(cancel_at_the_stop)
+        await work
+        group.cancel_scope.cancel()
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

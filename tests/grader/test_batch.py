@@ -1,0 +1,163 @@
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import anyio
+import pytest
+
+from grader.batch import Job, run_batch
+from grader.ledger import Ledger
+from grader.record import Grading, Submission
+from grader.verdict import Cause, Outcome
+from tasksets.task import Task
+from tests.grader.gradings import grading
+from tests.grader.test_ledger import opened
+
+pytestmark = pytest.mark.anyio
+
+
+def jobs(count: int) -> list[Job]:
+    return [Job(task(str(n)), Submission(str(n), "m", b"p", "p.jsonl:1")) for n in range(count)]
+
+
+def task(task_id: str) -> Task:
+    return Task(task_id, "o/r", "0" * 40, "1", "host", b"", b"", ("t::a",), (), None, "", "t.jsonl:1", "test")
+
+
+@dataclass
+class Watcher:
+    in_flight: int = 0
+    most_in_flight: int = 0
+    told: list[Grading] = field(default_factory=list)
+
+    def began(self) -> None:
+        self.in_flight += 1
+        self.most_in_flight = max(self.most_in_flight, self.in_flight)
+
+    def gave_back(self) -> None:
+        self.in_flight -= 1
+
+    def recorded(self, grading: Grading) -> None:
+        self.told.append(grading)
+
+
+async def quick(job: Job) -> Grading:
+    await anyio.sleep(0)
+    return grading(job.task.task_id)
+
+
+async def run(some: Sequence[Job], ledger: Ledger, watcher: Watcher, **changed: object) -> None:
+    arguments: dict[str, object] = {
+        "grade": quick,
+        "append": ledger.append,
+        "watcher": watcher,
+        "concurrency": 3,
+        "grading_timeout_s": 60.0,
+        "code_revision": "test",
+    }
+    await run_batch(some, **(arguments | changed))  # type: ignore[arg-type]
+
+
+async def test_every_job_is_recorded_once_and_then_told(tmp_path: Path) -> None:
+    """What the watcher hears of is in the ledger, and nothing is in flight at the end."""
+    watcher = Watcher()
+    with opened(tmp_path / "r") as ledger:
+        await run(jobs(50), ledger, watcher)
+
+        assert sorted(str(n) for n in range(50)) == sorted(g.task_id for g in ledger.gradings())
+        assert sorted(str(n) for n in range(50)) == sorted(g.task_id for g in watcher.told)
+    assert 0 == watcher.in_flight
+
+
+async def test_no_more_than_the_bound_are_in_flight(tmp_path: Path) -> None:
+    """Concurrency is a bound that is reached and not passed."""
+    watcher = Watcher()
+    with opened(tmp_path / "r") as ledger:
+        await run(jobs(20), ledger, watcher, concurrency=4)
+    assert 4 == watcher.most_in_flight
+
+
+async def test_a_defect_in_one_grading_is_no_verdict_and_the_others_go_on(tmp_path: Path) -> None:
+    """An exception that nobody expected is never a score."""
+
+    async def grade(job: Job) -> Grading:
+        if job.task.task_id == "1":
+            raise ZeroDivisionError("oops")
+        return await quick(job)
+
+    with opened(tmp_path / "r") as ledger:
+        await run(jobs(3), ledger, Watcher(), grade=grade)
+        found = {g.task_id: g for g in ledger.gradings()}
+
+    assert {"0", "1", "2"} == found.keys()
+    assert (Outcome.NO_VERDICT, Cause.INFRASTRUCTURE, None) == (found["1"].outcome, found["1"].cause, found["1"].reward)
+    assert "ZeroDivisionError: oops" in found["1"].reasons[0]
+
+
+async def test_a_grading_that_never_gives_back_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One stuck grading does not hold up the run."""
+    monkeypatch.setattr("grader.batch.GIVE_BACK_S", 0.05)
+
+    async def grade(job: Job) -> Grading:
+        if job.task.task_id == "0":
+            await anyio.sleep_forever()
+        return await quick(job)
+
+    with opened(tmp_path / "r") as ledger:
+        await run(jobs(3), ledger, Watcher(), grade=grade, grading_timeout_s=0.05, concurrency=1)
+        found = {g.task_id: g for g in ledger.gradings()}
+
+    assert [None, "resolved", "resolved"] == [found[i].outcome.value if i != "0" else found[i].reward for i in "012"]
+    assert "outlived its budget" in found["0"].reasons[0]
+
+
+async def test_a_cancel_loses_nothing_that_has_ended(tmp_path: Path) -> None:
+    """Gradings that had ended while the disk was busy are recorded when the batch is cancelled at that moment."""
+    ended: list[str] = []
+    disk_is_busy, disk_may_go_on = threading.Event(), threading.Event()
+    watcher = Watcher()
+
+    async def grade(job: Job) -> Grading:
+        if len(ended) >= 6:
+            await anyio.sleep_forever()
+        await anyio.sleep(0)
+        ended.append(job.task.task_id)
+        return grading(job.task.task_id)
+
+    with opened(tmp_path / "r") as ledger:
+
+        def append(gradings: Sequence[Grading]) -> None:
+            disk_is_busy.set()
+            disk_may_go_on.wait(timeout=10)
+            ledger.append(gradings)
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(lambda: run(jobs(20), ledger, watcher, grade=grade, append=append, concurrency=2))
+            while not (disk_is_busy.is_set() and len(ended) >= 6):
+                await anyio.sleep(0.001)
+            group.cancel_scope.cancel()
+            disk_may_go_on.set()
+
+        assert sorted(ended) == sorted(g.task_id for g in ledger.gradings())
+    assert sorted(ended) == sorted(g.task_id for g in watcher.told)
+    assert 0 == watcher.in_flight
+
+
+async def test_a_disk_that_takes_nothing_more_ends_the_batch(tmp_path: Path) -> None:
+    """No sandbox is used for verdicts that cannot be kept."""
+    begun = []
+
+    async def grade(job: Job) -> Grading:
+        begun.append(job)
+        await anyio.sleep(0.01)
+        return grading(job.task.task_id)
+
+    def append(gradings: Sequence[Grading]) -> None:
+        raise OSError("no space left")
+
+    with opened(tmp_path / "r") as ledger, pytest.raises((OSError, ExceptionGroup)):
+        await run(jobs(1000), ledger, Watcher(), grade=grade, append=append)
+    assert len(begun) < 100

@@ -1,0 +1,57 @@
+from __future__ import annotations
+
+import io
+from collections import Counter
+
+from grader.progress import Progress, Standing
+from grader.verdict import Outcome
+from tests.grader.gradings import grading
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_the_line_says_what_a_waiting_person_asks() -> None:
+    """Done, verdicts, no verdict, in flight, rate and time left are on one line."""
+    standing = Standing(100, 40, Counter({Outcome.RESOLVED: 8, Outcome.TIMED_OUT: 2}), in_flight=3, elapsed_s=60)
+
+    assert (
+        "50/100 done, 8 resolved, 0 unresolved, 2 timed out, 0 no verdict, 3 in flight, 10.0/min, eta 5m00s"
+    ) == standing.line()
+
+
+def test_before_the_first_end_no_rate_is_invented() -> None:
+    """Nothing is divided by nothing."""
+    line = Standing(9, 0, Counter(), in_flight=2, elapsed_s=0).line()
+
+    assert "0/9 done, 0 resolved, 0 unresolved, 0 no verdict, 2 in flight" == line
+
+
+def test_a_terminal_gets_one_line_that_is_rewritten() -> None:
+    """Only lines of the story end with a newline; the live line is taken away before them."""
+    out = Terminal()
+    progress = Progress(out, 2, 0)
+    progress.began()
+    progress.draw()
+    progress.say("hello \x1b[31mred")
+    progress.gave_back()
+    progress.ended(grading())
+    progress.draw()
+    progress.clear()
+
+    assert 1 == out.getvalue().count("\n")
+    assert "\r\x1b[2Khello \\x1b[31mred\n" in out.getvalue()
+    assert out.getvalue().endswith("\r\x1b[2K")
+
+
+def test_elsewhere_only_plain_lines_are_written() -> None:
+    """A log file holds no control characters."""
+    out = io.StringIO()
+    progress = Progress(out, 2, 0)
+    progress.draw()
+    progress.clear()
+
+    assert out.getvalue().isprintable() or out.getvalue().rstrip("\n").isprintable()
+    assert out.getvalue().endswith("\n")
