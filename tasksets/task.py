@@ -23,8 +23,9 @@ class TestPlan:
     workdir: str = "/testbed"
     """Where the repository lies in the image."""
     test_files: tuple[str, ...] = ()
-    """Files, relative to `workdir`, that the row's own script checks out of the base commit before the test patch.
-    Not part of the digest: they follow from the test patch."""
+    """Files, relative to `workdir`, that the row's own script checks out of the base commit before the test patch. Some
+    rows name files that the base commit lacks, because the test patch adds them or moves another there (18 rows of
+    Verified). Not part of the digest: they follow from the test patch."""
 
 
 @dataclass(frozen=True)

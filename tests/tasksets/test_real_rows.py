@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from tasksets import open_taskset
+from tasksets.admission import Code, Known
+from tasksets.checkup import check_all
 from tasksets.evalscript import Part, parse
 
 pytestmark = pytest.mark.real
@@ -57,3 +61,36 @@ def test_every_sample_is_recognised(real_data: Path, file: str, schema: str, row
     assert {schema} == {task.schema for task in tasks}
     assert (rows, plans) == (len(tasks), sum(task.plan is not None for task in tasks))
     assert all(task.fail_to_pass and task.reference_patch for task in tasks)
+
+
+def test_the_check_of_verified_finds_what_is_published_about_it(real_data: Path) -> None:
+    """676 cut ids in 65 tasks, 47 of them ambiguous, two progress marks, 11 empty PASS_TO_PASS, and no task refused."""
+    taskset = open_taskset(str(real_data / "swebench_verified.jsonl"))
+
+    checkup = check_all(taskset, taskset.ids(), known=Known())
+
+    counts = {total.code: (total.tasks, total.items) for total in checkup.totals()}
+    assert counts == {
+        Code.NO_P2P: (11, 0),
+        Code.TRUNCATED_ID: (65, 676),
+        Code.AMBIGUOUS_ID: (25, 47),
+        Code.PROGRESS_MARK: (2, 2),
+        Code.UNPINNED_IMAGE: (500, 500),
+    }
+    assert frozenset() == checkup.refused
+
+
+def test_one_task_of_verified_costs_little_memory(real_data: Path) -> None:
+    """Opening the 9.5 MB file and getting one task adds under 4 MB to the process."""
+    program = (
+        "import resource, sys, tasksets\n"
+        "peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss\n"
+        "before = peak()\n"
+        "tasksets.open_taskset(sys.argv[1]).get('django__django-15127')\n"
+        "print(peak() - before)"
+    )
+    command = [sys.executable, "-c", program, str(real_data / "swebench_verified.jsonl")]
+
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+
+    assert int(done.stdout) < 4096
