@@ -27,7 +27,8 @@ def read_summary(text: str) -> Tally:
     """pytest, flask, xarray and most others: the id is the word after the status, so a space ends it."""
     tally = Tally()
     for line in lines(text):
-        _record_summary_line(tally, line, lambda test_id: test_id)
+        if line.startswith(_STATUSES):
+            _record_summary_line(tally, line)
     return tally
 
 
@@ -38,7 +39,8 @@ def read_summary_with_paths(text: str) -> Tally:
     """
     tally = Tally()
     for line in lines(text):
-        _record_summary_line(tally, line, _shorten_path)
+        if line.startswith(_STATUSES):
+            _record_summary_line(tally, line, _shorten_path)
     return tally
 
 
@@ -49,7 +51,7 @@ def read_summary_matplotlib(text: str) -> Tally:
         if line.startswith(_STATUSES):
             for name, number in _MOUSE_BUTTONS:
                 line = line.replace(name, number)  # noqa: PLW2901 - the line as the rule reads it
-            _record_summary_line(tally, line, lambda test_id: test_id)
+            _record_summary_line(tally, line)
     return tally
 
 
@@ -87,9 +89,7 @@ def read_summary_seaborn(text: str) -> Tally:
     return tally
 
 
-def _record_summary_line(tally: Tally, line: str, name: Callable[[str], str]) -> None:
-    if not line.startswith(_STATUSES):
-        return
+def _record_summary_line(tally: Tally, line: str, name: Callable[[str], str] = str) -> None:
     if line.startswith(TestStatus.FAILED):
         line = line.replace(" - ", " ")
     words = line.split(None, 2)

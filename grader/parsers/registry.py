@@ -42,20 +42,21 @@ _READERS: Mapping[str, Reader] = MappingProxyType(
 )
 
 _SUITE_RAN = tuple(
-    re.compile(pattern, re.MULTILINE)
-    for pattern in (
-        r"Executed [1-9]\d* of \d",
-        r"TOTAL: [1-9]\d* (?:SUCCESS|FAILED)",
+    (literal, re.compile(pattern, re.MULTILINE))
+    for literal, pattern in (
+        ("Executed ", r"Executed [1-9]\d* of \d"),
+        ("TOTAL: ", r"TOTAL: [1-9]\d* (?:SUCCESS|FAILED)"),
         # Runs of digits are taken whole, from their beginning: a log of digits alone must not take quadratic time.
-        r"(?<!\d)[^\D1-9]*+[1-9]\d*+ passing",
-        r"Tests:\s+[1-9]",
-        r"Test Suites:\s+(?:(?![1-9]\d* total)\d+ \w+, )*+[1-9]\d* total",
-        r"^# tests [1-9]",
-        r"(?<!\d)[^\D1-9]*+[1-9]\d*+ specs?, \d+ failures?",
-        r"': ok$",
+        (" passing", r"(?<!\d)[^\D1-9]*+[1-9]\d*+ passing"),
+        ("Tests:", r"Tests:\s+[1-9]"),
+        ("Test Suites:", r"Test Suites:\s+(?:(?![1-9]\d* total)\d+ \w+, )*+[1-9]\d* total"),
+        ("# tests ", r"^# tests [1-9]"),
+        (" spec", r"(?<!\d)[^\D1-9]*+[1-9]\d*+ specs?, \d+ failures?"),
+        ("': ok", r"': ok$"),
     )
 )
-"""How runners of other languages count what they ran. Official rules ask for one of these where no test is named."""
+"""How runners of other languages count what they ran, each with text that it holds (looking for that is much faster).
+Official rules ask for one of these where no test is named."""
 
 
 class UnknownParser(UsageError):
@@ -83,7 +84,7 @@ def parse_log(name: str, log: bytes, *, framing: Framing = "own") -> LogResults:
         tally = reader(text)
         if tally.words:
             flags = ("outside_markers: no result between the markers, so the whole log was read.",)
-    suite_ran = not tally.words and any(pattern.search(text) for pattern in _SUITE_RAN)
+    suite_ran = not tally.words and any(literal in text and pattern.search(text) for literal, pattern in _SUITE_RAN)
     return _results(framed, tally, suite_ran=suite_ran, flags=flags)
 
 
@@ -104,7 +105,7 @@ def _results(framed: Frame, tally: Tally, *, suite_ran: bool, flags: tuple[str, 
 def _reader(name: str) -> Reader:
     reader = _READERS.get(name) or _READERS.get(f"parse_log_{name}")
     if reader is None:
-        near = difflib.get_close_matches(name, _READERS, n=1)
+        near = difflib.get_close_matches(f"parse_log_{name.removeprefix('parse_log_')}", _READERS, n=1)
         hint = f" Did you mean {near[0]}?" if near else ""
         raise UnknownParser(f"no log parser is called {name!r}.{hint} Known: {', '.join(known_parsers())}.")
     return reader
