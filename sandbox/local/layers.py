@@ -224,10 +224,11 @@ class _LayerWriter:
         fd = os.open(parts[-1], os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600, dir_fd=parent)
         with source, os.fdopen(fd, "wb", buffering=0) as out:
             extents: list[tuple[int, int]] | None = getattr(member, "sparse", None)
+            data: Any = source.raw  # type: ignore[attr-defined]  # the buffer above it cannot skip a hole in a stream
             for offset, length in [(0, member.size)] if extents is None else extents:
-                source.seek(offset)
+                data.seek(offset)
                 out.seek(offset)
-                self._copy(source, out, length, member)
+                self._copy(data, out, length, member)
             out.truncate(member.size)
             self._finish_file(out.fileno(), member.mode, member.mtime)
 

@@ -107,7 +107,8 @@ def fetch_command(archive: Archive, python: str) -> str:
     name = archive.requirement.partition("==")[0]
     return (
         f"{shlex.quote(python)} -m venv {SCRATCH}/fetch && cd {SCRATCH} && "
-        "fetch/bin/python -m pip install -q --upgrade 'pip<26' && "
+        "{ fetch/bin/python -c 'import pip; assert int(pip.__version__.split(\".\")[0]) >= 21' 2>/dev/null "
+        "|| fetch/bin/python -m pip install -q --upgrade pip; } && "
         "echo 'setuptools<69' > fetch/constraints.txt && "
         f"PIP_CONSTRAINT={SCRATCH}/fetch/constraints.txt fetch/bin/python -m pip download -q --no-deps "
         f"--no-binary {shlex.quote(name)} -d fetched {shlex.quote(archive.requirement)}"

@@ -141,6 +141,15 @@ class ImageStore:
         digests = [f"sha256:{path.stem}" for path in (self.root / "images").glob("*.json")]
         return tuple(sorted((self.get(digest) for digest in digests), key=lambda record: record.created))
 
+    def find(self, start: str) -> ImageRecord:
+        """The one image whose digest begins with `start` (hex, `sha256:` may be left out). Raises `ImageError`."""
+        wanted = start.removeprefix("sha256:").lower()
+        found = [record for record in self.list() if record.digest.removeprefix("sha256:").startswith(wanted)]
+        if len(found) == 1 and len(wanted) >= 6:
+            return found[0]
+        why = "is too short" if len(wanted) < 6 else f"begins {len(found)} images' digests" if found else "is unknown"
+        raise ImageError(f"image {start[:100]!a} {why}; `grader images list` shows the digests")
+
     def layer_path(self, layer: LayerRecord) -> Path:
         return self.root / "layers" / layer.folder
 
