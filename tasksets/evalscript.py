@@ -19,7 +19,7 @@ from enum import StrEnum
 from itertools import chain
 
 from tasksets.errors import TaskSetError
-from tasksets.task import TestPlan
+from tasksets.task import EvalType, TestPlan
 
 START_MARKER = ">>>>> Start Test Output"
 END_MARKER = ">>>>> End Test Output"
@@ -99,13 +99,14 @@ class EvalScript:
         """The script again, byte for byte."""
         return "\n".join(line.text for line in self.lines)
 
-    def plan(self, parser: str) -> TestPlan:
+    def plan(self, parser: str, eval_type: EvalType = "pass_and_fail") -> TestPlan:
         """What the grader needs of it."""
         return TestPlan(
             setup="".join(f"{text}\n" for text in self._setup()),
             test_command="\n".join(self.of(Part.TEST)),
             parser=parser,
             workdir=self.of(Part.WORKDIR)[-1].removeprefix("cd "),
+            eval_type=eval_type,
             test_files=_files_of(self.of(Part.RESTORE)),
         )
 

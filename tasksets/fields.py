@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from tasksets.errors import TaskSetError
+from tasksets.jsontext import JsonFault, load
 
 _PLAIN_WORD = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+@-]{0,199}")
 
@@ -65,12 +65,9 @@ class Row:
         value = self.fields.get(field)
         if isinstance(value, str):
             try:
-                value = json.loads(value)
-            except json.JSONDecodeError as error:
-                raise TaskSetError(
-                    f"{self.name}: field {field!r} is a string and not a JSON list ({error.msg} at character "
-                    f"{error.pos}); write a list of test ids"
-                ) from error
+                value = load(value)
+            except JsonFault as fault:
+                raise TaskSetError(f"{self.name}: field {field!r} must be a list of test ids, and {fault}") from fault
         return self.strings(field, value)
 
     def strings(self, field: str, value: object) -> tuple[str, ...]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import codecs
 import hashlib
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ from typing import Any
 from tasksets.errors import TaskSetError
 from tasksets.fields import Row
 from tasksets.jsonl import JsonlRows, open_jsonl, refuse_binary
+from tasksets.jsontext import JsonFault, load
 from tasksets.listing import index_ids
 
 
@@ -40,15 +40,11 @@ def open_json(path: Path) -> ListedRows | JsonlRows:
     if not text.strip():
         raise TaskSetError(f"{path}: holds no rows; give one task as an object, or a list of them")
     try:
-        value = json.loads(text.decode("utf-8"))
-    except UnicodeDecodeError as error:
-        raise TaskSetError(f"{path}: is not UTF-8 at byte {error.start + 1}; save it as UTF-8") from error
-    except json.JSONDecodeError as error:
-        if error.msg == "Extra data":
+        value = load(text)
+    except JsonFault as fault:
+        if "Extra data" in str(fault):
             return open_jsonl(path)
-        raise TaskSetError(f"{path}, line {error.lineno}: is not JSON: {error.msg} at column {error.colno}") from error
-    except RecursionError as error:
-        raise TaskSetError(f"{path}: is nested too deeply for JSON") from error
+        raise TaskSetError(f"{path}: {fault}") from fault
     rows = value if isinstance(value, list) else [value]
     for number, row in enumerate(rows, start=1):
         if not isinstance(row, dict):

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import codecs
 import hashlib
-import json
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -18,7 +17,10 @@ from typing import Any
 
 from tasksets.errors import TaskSetError
 from tasksets.fields import Row
+from tasksets.jsontext import JsonFault, load
 
+_HEAD = 4096
+"""Bytes of a file by which it is told from a binary one."""
 _ID_KEY = b'"instance_id"'
 # An unescaped quote never stands inside a JSON string, so that this text before a colon is a key.
 _ID = re.compile(rb'(?<!\\)"instance_id"\s*:\s*"([^"\\]*)"')
@@ -57,10 +59,6 @@ class JsonlRows:
             raise TaskSetError(f"{self.path}: cannot be read: {error.strerror}") from error
         return Row(parse_object(text, where), where)
 
-    def where(self, index: int) -> str:
-        """File and line of row `index`."""
-        return f"{self.path}, line {self.lines[index].number}"
-
 
 def open_jsonl(path: Path) -> JsonlRows:
     """Index `path`. Raises TaskSetError that names file and line."""
@@ -71,8 +69,6 @@ def open_jsonl(path: Path) -> JsonlRows:
     for number, offset, raw in _numbered(path):
         digest.update(raw)
         text = raw.removeprefix(codecs.BOM_UTF8) if number == 1 else raw
-        if number == 1:
-            refuse_binary(text, path)
         if not text.strip():
             continue
         task_id = _id_of(text, f"{path}, line {number}")
@@ -90,13 +86,9 @@ def open_jsonl(path: Path) -> JsonlRows:
 def parse_object(text: bytes, where: str) -> dict[str, Any]:
     """One JSON object. Raises TaskSetError that says where it breaks."""
     try:
-        value = json.loads(text.decode("utf-8"))
-    except UnicodeDecodeError as error:
-        raise TaskSetError(f"{where}: is not UTF-8 at byte {error.start + 1} of the line; save it as UTF-8") from error
-    except json.JSONDecodeError as error:
-        raise TaskSetError(f"{where}: is not JSON: {error.msg} at column {error.pos + 1}; correct the line") from error
-    except RecursionError as error:
-        raise TaskSetError(f"{where}: is nested too deeply for JSON; correct the line") from error
+        value = load(text)
+    except JsonFault as fault:
+        raise TaskSetError(f"{where}: {fault}") from fault
     if not isinstance(value, dict):
         raise TaskSetError(f"{where}: is JSON, but not an object with a task's fields; write one object per line")
     return value
@@ -106,7 +98,7 @@ def refuse_binary(head: bytes, path: Path) -> None:
     """Raise TaskSetError where the start of a file shows that it is not UTF-8 text."""
     if head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
         raise TaskSetError(f"{path}: is UTF-16 text; save it as UTF-8")
-    if b"\0" in head[:4096] or head.startswith((b"\x1f\x8b", b"PK\x03\x04", b"\x28\xb5\x2f\xfd")):
+    if b"\0" in head[:_HEAD] or head.startswith((b"\x1f\x8b", b"PK\x03\x04", b"\x28\xb5\x2f\xfd")):
         raise TaskSetError(f"{path}: is a binary file, not JSONL; unpack it, or name a Parquet file *.parquet")
 
 
@@ -115,6 +107,7 @@ def _numbered(path: Path) -> Iterator[tuple[int, int, bytes]]:
     offset = 0
     try:
         with path.open("rb") as file:
+            refuse_binary(file.peek(_HEAD), path)
             for number, raw in enumerate(file, start=1):
                 yield number, offset, raw
                 offset += len(raw)

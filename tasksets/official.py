@@ -13,7 +13,7 @@ from typing import Any
 
 from tasksets.errors import TaskSetError
 from tasksets.evalscript import parse
-from tasksets.task import Task, TestPlan
+from tasksets.task import EvalType, Task, TestPlan
 
 _REMEDY = "install `swebench>=4.1,<5` beside the grader, or leave the choice out"
 
@@ -54,7 +54,9 @@ def _plan(task: Task) -> TestPlan | None:
     }
     lines = scripts.make_eval_script_list(row, specs, "testbed", "/testbed", task.base_commit, test_patch)
     script = "\n".join(["#!/bin/bash", "set -uxo pipefail", *lines])
-    return parse(script, f"{task.task_id} (script by the swebench package)").plan(parsers[task.repo].__name__)
+    eval_type: EvalType = "fail_only" if task.repo in constants.FAIL_ONLY_REPOS else "pass_and_fail"
+    name = f"{task.task_id} (script by the swebench package)"
+    return parse(script, name).plan(parsers[task.repo].__name__, eval_type)
 
 
 def _module(name: str) -> Any:

@@ -6,11 +6,11 @@ test commands after the patches. The repository lies in the image at `/` followe
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 
 from tasksets.errors import TaskSetError
 from tasksets.fields import Row
+from tasksets.jsontext import JsonFault, load
 from tasksets.task import Task, TestPlan
 
 REQUIRED = (
@@ -50,9 +50,9 @@ def _plan(row: Row) -> TestPlan | None:
     config = row.fields["install_config"]
     if isinstance(config, str):
         try:
-            config = json.loads(config)
-        except json.JSONDecodeError as error:
-            raise TaskSetError(f"{row.name}: field 'install_config' is a string and not JSON ({error.msg})") from error
+            config = load(config)
+        except JsonFault as fault:
+            raise TaskSetError(f"{row.name}: field 'install_config' {fault}") from fault
     if not isinstance(config, Mapping):
         raise TaskSetError(f"{row.name}: field 'install_config' must be an object with test_cmd and log_parser")
     commands, parser = config.get("test_cmd"), config.get("log_parser")

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from tasksets.errors import TaskSetError
 from tasksets.evalscript import parse
 from tasksets.fields import Row
-from tasksets.task import Task, TestPlan
+from tasksets.task import EvalType, Task, TestPlan
 
 REQUIRED = (
     "instance_id",
@@ -41,4 +42,16 @@ def task_of(row: Row, schema: str) -> Task:
 def _plan(row: Row) -> TestPlan | None:
     if row.optional_text("eval_script") is None:
         return None
-    return parse(row.text("eval_script"), row.name).plan(row.text("log_parser"))
+    return parse(row.text("eval_script"), row.name).plan(row.text("log_parser"), _eval_type(row))
+
+
+def _eval_type(row: Row) -> EvalType:
+    match row.optional_text("eval_type"):
+        case None | "pass_and_fail":
+            return "pass_and_fail"
+        case "fail_only":
+            return "fail_only"
+        case other:
+            raise TaskSetError(
+                f"{row.name}: field 'eval_type' is {other[:80]!r}; it must be pass_and_fail or fail_only"
+            )

@@ -5,6 +5,10 @@ from __future__ import annotations
 import hashlib
 import json
 from dataclasses import dataclass
+from typing import Literal
+
+EvalType = Literal["pass_and_fail", "fail_only"]
+"""`pass_and_fail`: a listed test that the log does not name did not pass. `fail_only`: the log names failures only."""
 
 
 @dataclass(frozen=True)
@@ -22,6 +26,8 @@ class TestPlan:
     """Name of the log parser, such as `parse_log_django`."""
     workdir: str = "/testbed"
     """Where the repository lies in the image."""
+    eval_type: EvalType = "pass_and_fail"
+    """How a listed test that the log does not name is judged."""
     test_files: tuple[str, ...] = ()
     """Files, relative to `workdir`, that the row's own script checks out of the base commit before the test patch. Some
     rows name files that the base commit lacks, because the test patch adds them or moves another there (18 rows of
@@ -60,6 +66,6 @@ class Task:
             self.test_patch.hex(),
             list(self.fail_to_pass),
             list(self.pass_to_pass),
-            [plan.setup, plan.test_command, plan.parser, plan.workdir] if plan else None,
+            [plan.setup, plan.test_command, plan.parser, plan.workdir, plan.eval_type] if plan else None,
         ]
         return hashlib.sha256(json.dumps(parts).encode()).hexdigest()

@@ -118,9 +118,7 @@ def open_taskset(source: str, *, split: str | None = None, specs: Specs = "row")
 
         require_official()
     path = Path(source)
-    if path.is_dir():
-        raise TaskSetError(f"{source}: is a directory; name one .jsonl, .json or .parquet file in it")
-    if path.exists():
+    if _is_there(path):
         if split is not None:
             raise TaskSetError(f"{source}: is a file, and a file has no split {split!r}; leave the split out")
         return TaskSet(source, _open_file(path), specs)
@@ -129,6 +127,18 @@ def open_taskset(source: str, *, split: str | None = None, specs: Specs = "row")
     from tasksets.hub import open_hub
 
     return TaskSet(source, open_hub(source, split), specs)
+
+
+def _is_there(path: Path) -> bool:
+    """Whether `path` is a file. Raises TaskSetError for a directory, a pipe, and a name the system cannot look up."""
+    try:
+        if path.is_dir():
+            raise TaskSetError(f"{path}: is a directory; name one .jsonl, .json or .parquet file in it")
+        if path.exists() and not path.is_file():
+            raise TaskSetError(f"{path}: is no plain file, and rows are read out of order; save it to a file first")
+        return path.exists()
+    except OSError as error:
+        raise TaskSetError(f"{path}: cannot be looked up: {error.strerror}; check the path") from error
 
 
 def _open_file(path: Path) -> Rows:

@@ -15,6 +15,8 @@ from typing import Any
 import pyarrow
 import pyarrow.parquet
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from tasksets import TaskSetError, open_taskset
 from tests.tasksets.rows import swe_gym, verified_2024, write_jsonl
@@ -143,11 +145,12 @@ GOOD = json.dumps(verified_2024()).encode()
         ("utf16.jsonl", "{}".encode("utf-16"), "is UTF-16 text; save it as UTF-8"),
         ("latin.jsonl", b'{"repo": "\xe9"}\n', "line 1: is not UTF-8 at byte 11"),
         ("deep.jsonl", b'{"a":' * 200_000 + b"\n", "line 1: is "),
+        ("digits.jsonl", b'{"a": ' + b"1" * 5000 + b"}\n", "line 1: is JSON that cannot be read"),
         ("empty.json", b" \n", "holds no rows"),
         ("none.json", b"[]", "holds no rows"),
         ("scalar.json", b"3", "row 1: is not an object"),
-        ("broken.json", b'[\n{"a": 1},\n{"b" 2}\n]', "line 3: is not JSON"),
-        ("deep.json", b"[" * 200_000, "is nested too deeply"),
+        ("broken.json", b'[\n{"a": 1},\n{"b" 2}\n]', "at line 3, column 6"),
+        ("deep.json", b"[" * 200_000, "nested too deeply"),
         ("empty.parquet", b"", "is not a Parquet file"),
         ("text.parquet", GOOD, "is not a Parquet file"),
     ],
@@ -162,6 +165,32 @@ def test_a_bad_file_is_refused_at_once_by_name(tmp_path: Path, name: str, conten
 
     assert str(caught.value).startswith(str(path))
     assert complaint in str(caught.value)
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    suffix=st.sampled_from(["jsonl", "json", "parquet"]),
+    pieces=st.lists(
+        st.one_of(
+            st.sampled_from(
+                [GOOD, b"\n", b"\r\n", b"{", b"}", b"[", b",", b'"instance_id": "a"', b"\xff", codecs.BOM_UTF8]
+            ),
+            st.binary(max_size=5),
+        )
+    ),
+)
+def test_any_bytes_open_or_are_refused(tmp_path: Path, suffix: str, pieces: list[bytes]) -> None:
+    """No content of a file raises anything but TaskSetError, neither on opening nor on reading every row."""
+    path = tmp_path / f"any.{suffix}"
+    path.write_bytes(b"".join(pieces))
+
+    try:
+        taskset = open_taskset(str(path))
+        tasks = list(taskset)
+    except TaskSetError as error:
+        assert str(path) in str(error)
+    else:
+        assert len(taskset) == len(tasks) == len(set(taskset.ids()))
 
 
 def test_a_fault_inside_a_row_is_told_when_the_row_is_read(tmp_path: Path) -> None:
@@ -222,6 +251,9 @@ def test_a_parquet_file_of_something_else_is_refused(tmp_path: Path) -> None:
         ("/abs/olute", "/abs/olute: there is no such file"),
         (".", ".: is a directory; name one"),
         ("", "is a directory"),
+        ("/dev/zero", "/dev/zero: is no plain file"),
+        ("x" * 300, "cannot be looked up: File name too long"),
+        ("nul\0", "there is no such file"),
         ("a b", "a b: there is no such file"),
     ],
 )

@@ -51,7 +51,7 @@ def test_the_revision_is_the_hubs_commit_where_it_is_known() -> None:
     """The commit stands in the addresses that the library recorded; else its fingerprint is named as one."""
     commit = "ab" * 20
     known = loaded(test=[verified_2024()])
-    known["test"].info.download_checksums = {f"hf://datasets/lamps/set@{commit}/data/test.parquet": {}}
+    known["test"].info.download_checksums = {f"hub:lamps/set@{commit}/data/test.parquet": {}}
 
     assert commit == rows_of(known, "lamps/set", None).revision
     assert rows_of(loaded(test=[verified_2024()]), "lamps/set", None).revision.startswith("fingerprint:")

@@ -59,6 +59,16 @@ def test_patches_are_the_bytes_of_the_rows_text() -> None:
     assert text.encode() == typed(rows.verified_2024(patch=text)).reference_patch
 
 
+def test_the_eval_type_reaches_the_plan_and_the_digest() -> None:
+    """A row whose log names failures only is another task to the judge; a type that is not known is refused."""
+    both, failures = typed(rows.verified_2026()), typed(rows.verified_2026(eval_type="fail_only"))
+
+    assert ("pass_and_fail", "fail_only") == (both.plan.eval_type, failures.plan.eval_type)
+    assert both.digest != failures.digest
+    with pytest.raises(TaskSetError, match="field 'eval_type' is 'odd'; it must be"):
+        typed(rows.verified_2026(eval_type="odd"))
+
+
 def test_the_reference_of_swe_smith_is_its_patch_turned_around() -> None:
     """The row's patch makes the bug; what mends it removes what was added."""
     reference = typed(rows.swe_smith()).reference_patch
@@ -110,7 +120,11 @@ def test_an_unknown_row_says_what_the_nearest_schema_needs() -> None:
         ({"patch": ["x"]}, "field 'patch' must be a string and is a list"),
         ({"repo": 3}, "field 'repo' must be a string and is a number"),
         ({"patch": "x\ud800"}, "field 'patch' holds a lone surrogate at character 1"),
-        ({"FAIL_TO_PASS": "tests::a"}, "field 'FAIL_TO_PASS' is a string and not a JSON list"),
+        ({"FAIL_TO_PASS": "tests::a"}, "field 'FAIL_TO_PASS' must be a list of test ids, and is not JSON: Expecting"),
+        (
+            {"FAIL_TO_PASS": "[" * 200_000},
+            "field 'FAIL_TO_PASS' must be a list of test ids, and is JSON that is nested",
+        ),
         ({"FAIL_TO_PASS": '"a"'}, "field 'FAIL_TO_PASS' must be a list of strings and is a string"),
         ({"PASS_TO_PASS": "[1]"}, "item 0 of field 'PASS_TO_PASS' must be a string and is a number"),
         ({"PASS_TO_PASS": ["\udc80"]}, "item 0 of field 'PASS_TO_PASS' holds a lone surrogate"),
