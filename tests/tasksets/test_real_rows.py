@@ -83,8 +83,9 @@ def test_the_check_of_verified_finds_what_is_published_about_it(real_data: Path)
 def test_one_task_of_verified_costs_little_memory(real_data: Path) -> None:
     """Opening the 9.5 MB file and getting one task adds under 4 MB to the process."""
     program = (
-        "import resource, sys, tasksets\n"
-        "peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss\n"
+        "import re, sys, tasksets\n"
+        # Not getrusage: its peak is inherited from the process that started this one.
+        "peak = lambda: int(re.search(r'VmHWM:\\s+(\\d+) kB', open('/proc/self/status').read())[1])\n"
         "before = peak()\n"
         "tasksets.open_taskset(sys.argv[1]).get('django__django-15127')\n"
         "print(peak() - before)"
@@ -93,4 +94,4 @@ def test_one_task_of_verified_costs_little_memory(real_data: Path) -> None:
 
     done = subprocess.run(command, capture_output=True, text=True, check=True)
 
-    assert int(done.stdout) < 4096
+    assert 0 < int(done.stdout) < 4096
