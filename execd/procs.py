@@ -1,0 +1,146 @@
+"""Processes: this one's protection, the trees below it, and the exec of a shell.
+
+A shell is a child subreaper (the attribute outlives exec): whatever its commands double-fork or setsid away stays below
+that shell, so that a command's tree can be found and killed as a whole.
+"""
+
+import os
+
+PR_SET_DUMPABLE = 4
+PR_SET_CHILD_SUBREAPER = 36
+
+
+def prctl(option, value):
+    """Call prctl(2). False when this interpreter cannot call C functions or the kernel refuses."""
+    try:
+        import _ctypes  # the ctypes package on top of it costs several milliseconds
+
+        return _ctypes.call_function(_ctypes.dlsym(_ctypes.dlopen(None, 2), "prctl"), (option, value, 0, 0, 0)) == 0
+    except (ImportError, AttributeError, OSError, TypeError, ValueError):
+        return False
+
+
+def protect_self():
+    """Let nothing in the sandbox trace this process or take its descriptors; adopt orphans even when not PID 1."""
+    return {"undumpable": prctl(PR_SET_DUMPABLE, 0), "subreaper": prctl(PR_SET_CHILD_SUBREAPER, 1) or os.getpid() == 1}
+
+
+def _stat_fields(pid):
+    """(state, parent, start tick) of a process, or None. The name in parentheses may hold anything."""
+    try:
+        with open("/proc/%d/stat" % pid, "rb") as stream:
+            fields = stream.read().rpartition(b")")[2].split()
+        return fields[0], int(fields[1]), int(fields[19])
+    except (OSError, ValueError, IndexError):
+        return None
+
+
+def _children_by_scan():
+    children = {}
+    try:
+        names = os.listdir("/proc")
+    except OSError:
+        return children
+    for name in names:
+        if name.isdigit():
+            fields = _stat_fields(int(name))
+            if fields is not None and fields[0] not in b"ZX":
+                children.setdefault(fields[1], []).append(int(name))
+    return children
+
+
+def has_children(pid):
+    """Whether a process has children. True when it cannot be told cheaply."""
+    try:
+        with open("/proc/%d/task/%d/children" % (pid, pid), "rb") as stream:
+            return bool(stream.read(1))
+    except OSError:
+        return True
+
+
+def descendants(root, spared=frozenset()):
+    """{(pid, start tick)} of all living processes below `root`. Subtrees whose head is in `spared` are left out."""
+    children = _children_by_scan()
+    found = set()
+    waiting = list(children.get(root, ()))
+    while waiting:
+        pid = waiting.pop()
+        fields = _stat_fields(pid)
+        if fields is None or (pid, fields[2]) in spared or (pid, fields[2]) in found:
+            continue
+        found.add((pid, fields[2]))
+        waiting.extend(children.get(pid, ()))
+    return found
+
+
+def signal_all(processes, number):
+    """Send a signal to each (pid, start tick) that is still the same process."""
+    for pid, start in processes:
+        fields = _stat_fields(pid)
+        if fields is not None and fields[2] == start:
+            send_signal(pid, number)
+
+
+def send_signal(pid, number):
+    """Send a signal; a process that is gone or not ours to signal is no error."""
+    try:
+        os.kill(pid, number)
+    except OSError:
+        pass
+
+
+def exit_code(status):
+    """0-255, or 128+N for signal N, of a wait status."""
+    return 128 + os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
+
+
+def spawn(path, argv, env, cwd, descriptors, user=None):  # noqa: PLR0917
+    """Start a program in a session of its own and return its pid. `descriptors` maps its descriptors to ours.
+
+    Returns once the program has been executed. Raises OSError with the errno of the step that failed.
+    """
+    report_r, report_w = os.pipe()
+    try:
+        pid = os.fork()
+    except OSError:
+        os.close(report_r)
+        os.close(report_w)
+        raise
+    if pid == 0:
+        _become(path, argv, env, cwd, descriptors, user, report_w)
+    os.close(report_w)
+    with open(report_r, "rb") as stream:
+        failure = stream.read(16)
+    if failure:
+        os.waitpid(pid, 0)
+        raise OSError(int(failure), os.strerror(int(failure)))
+    return pid
+
+
+def _become(path, argv, env, cwd, descriptors, user, report_w):  # noqa: PLR0917
+    """In the child: never returns, never runs anything of the parent's."""
+    try:
+        import _signal
+        import fcntl
+
+        for number in (_signal.SIGPIPE, _signal.SIGXFSZ, _signal.SIGINT, _signal.SIGTERM, _signal.SIGCHLD):
+            _signal.signal(number, _signal.SIG_DFL)
+        os.setsid()
+        prctl(PR_SET_CHILD_SUBREAPER, 1)
+        report_w = fcntl.fcntl(report_w, fcntl.F_DUPFD_CLOEXEC, 100)
+        above = {target: fcntl.fcntl(source, fcntl.F_DUPFD_CLOEXEC, 100) for target, source in descriptors.items()}
+        for target, source in above.items():
+            os.dup2(source, target)
+        if user is not None:
+            os.setgroups(user[2])
+            os.setgid(user[1])
+            os.setuid(user[0])
+        try:
+            os.chdir(cwd)
+        except OSError:
+            os.chdir("/")
+        os.execve(path, argv, env)
+    except OSError as error:
+        os.write(report_w, b"%d" % error.errno)
+    finally:
+        os._exit(127)

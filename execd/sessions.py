@@ -1,0 +1,157 @@
+"""Sessions: a named shell, the commands that wait for it, its time-outs, and its replacement when it ends."""
+
+import _signal
+import time
+
+from . import procs
+from .protocol import Refusal
+from .shell import Shell
+
+GRACE_S = 0.5
+SWEEP_S = 0.02
+MAX_WAITING = 64
+
+
+class Session:
+    """Runs one exec at a time in its shell. `host` gives the loop, the base environment and takes ended records."""
+
+    def __init__(self, name, host):
+        self.name = name
+        self._host = host
+        self._shell = None
+        self._waiting = []
+        self._current = None
+        self._deadline = None
+        self._old_processes = frozenset()
+        self._last_status = 0
+        self._exports = None
+        self._directory = None
+        self._killing = False
+
+    @property
+    def shell_pid(self):
+        """The pid of the shell, or None while there is none."""
+        return None if self._shell is None else self._shell.pid
+
+    def prepare(self):
+        """Start the shell ahead of the first command."""
+        if self._shell is None:
+            shell = Shell(self._host.loop, self, self._host.env, self._host.workdir, self._host.user)
+            shell.restore(self._exports, self._directory)
+            self._shell = shell
+
+    def submit(self, record):
+        """Run an exec when those before it have ended."""
+        if len(self._waiting) >= MAX_WAITING:
+            raise Refusal("too_many")
+        self._waiting.append(record)
+        self._next()
+
+    def cancel(self, record):
+        """Kill a running exec's tree, or take a waiting one out of the queue."""
+        record.cancelled = True
+        if record is self._current:
+            self._kill_command()
+        elif record in self._waiting:
+            self._waiting.remove(record)
+            record.fail(Refusal("cancelled"))
+            self._host.exec_ended(record)
+
+    def _next(self):
+        while self._current is None and self._waiting:
+            record = self._waiting.pop(0)
+            try:
+                self.prepare()
+                spared = procs.descendants(self._shell.pid) if procs.has_children(self._shell.pid) else frozenset()
+                self._shell.start(record.command, self._last_status, record.stdin)
+            except Refusal as refusal:
+                record.fail(refusal)
+                self._host.exec_ended(record)
+                continue
+            self._current = record
+            self._old_processes = spared
+            record.started_at = time.monotonic()
+            self._deadline = self._host.loop.after(record.timeout_s, self._on_deadline)
+
+    def on_output(self, data):
+        """The shell's commands wrote something."""
+        if self._current is not None:
+            self._current.add_output(data)
+
+    def on_report(self, status):
+        """The shell reported the end of the command."""
+        self._last_status = status
+        self._finish(status, False)
+
+    def on_process_ended(self, wait_status):
+        """The shell's process was reaped: that is the result of the command that ran."""
+        shell, self._shell = self._shell, None
+        shell.process_ended()
+        if shell.exports is not None:
+            self._exports = shell.exports
+        if shell.directory is not None:
+            self._directory = shell.directory
+        self._last_status = 0
+        if self._current is not None:
+            self._finish(procs.exit_code(wait_status), True)
+
+    def _finish(self, exit_code, restarted):
+        record, self._current = self._current, None
+        if record is None:
+            return
+        self._deadline.cancel()
+        self._killing = False
+        record.finish(exit_code, restarted, time.monotonic() - record.started_at)
+        self._host.exec_ended(record)
+        self._next()
+
+    def _on_deadline(self):
+        if self._current is not None:
+            self._current.timed_out = True
+            self._kill_command()
+
+    def _kill_command(self):
+        """End the command's tree: TERM, a grace, KILL. The shell is stopped first, so nothing more of the text runs."""
+        if self._killing or self._shell is None:
+            return
+        self._killing = True
+        procs.send_signal(self._shell.pid, _signal.SIGSTOP)
+        procs.signal_all(procs.descendants(self._shell.pid, self._old_processes), _signal.SIGTERM)
+        self._sweep(time.monotonic() + GRACE_S)
+
+    def _sweep(self, until):
+        if not self._killing or self._shell is None:
+            return
+        tree = procs.descendants(self._shell.pid, self._old_processes)
+        if tree and time.monotonic() < until:
+            self._host.loop.after(SWEEP_S, lambda: self._sweep(until))
+            return
+        self.kill_tree(self._old_processes)
+
+    def kill_tree(self, spared=frozenset()):
+        """KILL everything below the shell except `spared`, then the shell. Bounded: a fork bomb is stopped first."""
+        if self._shell is None:
+            return
+        pid = self._shell.pid
+        procs.send_signal(pid, _signal.SIGSTOP)
+        for _ in range(50):
+            tree = procs.descendants(pid, spared)
+            if not tree:
+                break
+            procs.signal_all(tree, _signal.SIGSTOP)
+            if procs.descendants(pid, spared) <= tree:
+                procs.signal_all(tree, _signal.SIGKILL)
+        procs.send_signal(pid, _signal.SIGKILL)
+
+    def reset(self):
+        """Kill everything of the session; the next command gets a new shell with the base environment."""
+        for record in self._waiting:
+            record.fail(Refusal("cancelled"))
+            self._host.exec_ended(record)
+        self._waiting = []
+        if self._current is not None:
+            self._current.cancelled = True
+        self._exports = self._directory = None
+        if self._shell is not None:
+            self._shell.exports = self._shell.directory = None
+            self.kill_tree()

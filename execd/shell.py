@@ -1,0 +1,275 @@
+"""A persistent bash: one command after the other, its end and status known off-band.
+
+bash reads its script from a socket (`bash -s`): for each command the daemon writes an `eval` of the quoted text and,
+behind it, lines that report the status. Laws:
+
+- The text cannot break the frame: it is one quoted word; an unclosed quote, a heredoc, `break` or `return` end there.
+- The report carries a number that lies unread in the socket while the command runs; programs can neither see it nor
+  open the socket (a socket cannot be opened through /proc). What shares bash's own process can of course end itself.
+- `eval` has stdin, stdout and stderr redirected and the private descriptors closed, and undoes that at its end; so each
+  command starts with fresh standard descriptors, while other descriptors that it opened stay.
+- Foreground output is in the pipe before the report: on a report the daemon takes what the pipe holds at that moment.
+"""
+
+import fcntl
+import os
+import random
+import struct
+from _socket import AF_UNIX, SOCK_STREAM, socketpair
+
+from . import procs
+from .loop import READ, WRITE
+from .protocol import Refusal
+
+CONTROL_FD, STDIN_FD, OUTPUT_FD = 51, 52, 53
+PIPE_BYTES = 1 << 18
+READ_BYTES = 1 << 20
+STDIN_PIECE = 1 << 16
+F_SETPIPE_SZ = 1031
+FIONREAD = 0x541B
+ENV_SAVE_LIMIT = 4 << 20
+
+PRELUDE = b"""exec 51<&0
+_execd_status() { builtin return "$1"; }
+builtin shopt -s expand_aliases
+"""
+
+
+def find_bash(env):
+    """The path of bash, by the PATH of the commands' own environment. Raises Refusal when there is none."""
+    directories = env.get("PATH", "").split(":") + ["/bin", "/usr/bin", "/usr/local/bin"]
+    for directory in directories:
+        path = directory + "/bash"
+        if directory.startswith("/") and os.access(path, os.X_OK):
+            return path
+    raise Refusal("no_shell", "no bash in PATH, /bin, /usr/bin or /usr/local/bin")
+
+
+def quoted(text):
+    """One bash word that stands for exactly these bytes."""
+    return b"'" + text.replace(b"'", b"'\\''") + b"'"
+
+
+def _waiting_bytes(fd):
+    return struct.unpack("i", fcntl.ioctl(fd, FIONREAD, b"\0\0\0\0"))[0]
+
+
+class Shell:
+    """One bash process and its descriptors. `owner` gets `on_output(bytes)` and `on_report(status)`."""
+
+    def __init__(self, loop, owner, env, cwd, user):
+        self._loop = loop
+        self._owner = owner
+        self._unread = b""
+        self._nonce = None
+        self._unsent = b""
+        self._stdin_left = b""
+        self._stdin_w = None
+        self._output_ended = False
+        self.exports = None
+        self.directory = None
+        self._control, theirs = socketpair(AF_UNIX, SOCK_STREAM)
+        self._output_r, output_w = os.pipe()
+        self._stdin_r, stdin_w = os.pipe()
+        try:
+            if user is not None:
+                os.fchown(self._stdin_r, user[0], user[1])
+            null = os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC)
+            descriptors = {0: theirs.fileno(), 1: null, 2: null, STDIN_FD: self._stdin_r, OUTPUT_FD: output_w}
+            try:
+                bash = find_bash(env)
+                self.pid = procs.spawn(bash, ["bash", "--norc", "--noprofile", "-s"], env, cwd, descriptors, user)
+            finally:
+                os.close(null)
+        except OSError as error:
+            self._close_all()
+            raise Refusal("cannot_fork" if error.errno == 11 else "no_shell", error.strerror) from error
+        except Refusal:
+            self._close_all()
+            raise
+        finally:
+            theirs.close()
+            os.close(output_w)
+            os.close(stdin_w)
+        try:
+            fcntl.fcntl(self._output_r, F_SETPIPE_SZ, PIPE_BYTES)
+        except OSError:
+            pass  # the user's share of pipe memory is used up; a small pipe works as well
+        os.set_blocking(self._output_r, False)
+        self._control.setblocking(False)
+        loop.watch(self._output_r, READ, self._on_output)
+        loop.watch(self._control.fileno(), READ, self._on_control)
+        self._write(PRELUDE)
+
+    def restore(self, exports, directory):
+        """Give a new shell the environment and the directory of the one that it replaces."""
+        if exports is not None:
+            self._write(exports)
+        if directory is not None:
+            self._write(b"builtin cd -- " + quoted(directory) + b"\n")
+
+    def start(self, command, last_status, stdin):
+        """Run a command; its end is told to the owner by `on_report`, or by the end of the process."""
+        self._discard_output()
+        self._nonce = b"%d" % random.SystemRandom().getrandbits(62)
+        source = b"/dev/null"
+        if stdin:
+            self._open_stdin(stdin)
+            source = b"/proc/self/fd/%d" % STDIN_FD
+        private = b"%d<&- %d<&- %d>&-" % (CONTROL_FD, STDIN_FD, OUTPUT_FD)
+        self._write(
+            b"_execd_status %d && builtin :\n" % last_status
+            + b"builtin eval -- %s <%s >&%d 2>&1 %s\n" % (quoted(command), source, OUTPUT_FD, private)
+            + b"builtin printf 'S%%s %%s\\0' \"$?\" %s >&%d\n" % (self._nonce, CONTROL_FD)
+            + b"{ builtin printf 'D%%s\\0E' \"$PWD\"; builtin export -p; builtin printf '\\0'; } >&%d\n" % CONTROL_FD
+        )
+
+    def drain(self):
+        """Take what the pipe holds at this moment."""
+        left = _waiting_bytes(self._output_r)
+        while left > 0:
+            try:
+                data = os.read(self._output_r, min(left, READ_BYTES))
+            except OSError:
+                return
+            if not data:
+                return
+            left -= len(data)
+            self._owner.on_output(data)
+
+    def process_ended(self):
+        """The process is reaped: read what it still said, then only go on draining for its background children."""
+        if self._control is not None:
+            self._on_control(READ)
+        self.drain()
+        self._close_control()
+        self._close_stdin()
+        os.close(self._stdin_r)
+        self._owner = _Nobody
+        self._control = None
+        if self._output_ended:
+            os.close(self._output_r)
+
+    def _on_output(self, _events):
+        try:
+            data = os.read(self._output_r, READ_BYTES)
+        except BlockingIOError:
+            return
+        if data:
+            self._owner.on_output(data)
+            return
+        self._loop.forget(self._output_r)  # every writer is gone; the shell's end is told by its process
+        self._output_ended = True
+        if self._owner is _Nobody:
+            os.close(self._output_r)
+
+    def _on_control(self, events):
+        if events & WRITE and self._unsent:
+            unsent, self._unsent = self._unsent, b""
+            self._write(unsent)
+        while self._control is not None:
+            try:
+                data = self._control.recv(1 << 16)
+            except BlockingIOError:
+                return
+            except OSError:
+                data = b""
+            if not data:
+                self._loop.forget(self._control.fileno())
+                return
+            self._take(data)
+
+    def _take(self, data):
+        self._unread += data
+        while b"\0" in self._unread:
+            message, self._unread = self._unread.split(b"\0", 1)
+            kind, body = message[:1], message[1:]
+            if kind == b"S":
+                status, _, nonce = body.partition(b" ")
+                if nonce == self._nonce and status.isdigit():
+                    self._nonce = None
+                    self.drain()
+                    self._close_stdin()
+                    self._owner.on_report(int(status))
+            elif kind == b"D":
+                self.directory = body
+            elif kind == b"E":
+                self.exports = body
+        if len(self._unread) > ENV_SAVE_LIMIT:
+            self._unread = b""
+
+    def _write(self, data):
+        if self._unsent:
+            self._unsent += data
+            return
+        sent = 0
+        try:
+            sent = self._control.send(data)
+        except BlockingIOError:
+            pass
+        except OSError:
+            return  # the shell is ending; its process tells
+        self._unsent = data[sent:]
+        self._loop.watch(self._control.fileno(), READ | WRITE if self._unsent else READ, self._on_control)
+
+    def _open_stdin(self, data):
+        self._discard_stdin()
+        try:
+            self._stdin_w = os.open("/proc/self/fd/%d" % self._stdin_r, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        except OSError as error:
+            raise Refusal("os_error", "stdin needs /proc: %s" % error.strerror) from error
+        self._stdin_left = data
+        self._on_stdin(WRITE)
+
+    def _on_stdin(self, _events):
+        try:
+            while self._stdin_left:
+                sent = os.write(self._stdin_w, self._stdin_left[:STDIN_PIECE])
+                self._stdin_left = self._stdin_left[sent:]
+        except BlockingIOError:
+            self._loop.watch(self._stdin_w, WRITE, self._on_stdin)
+            return
+        except OSError:
+            pass
+        self._close_stdin()
+
+    def _close_stdin(self):
+        if self._stdin_w is not None:
+            self._loop.forget(self._stdin_w)
+            os.close(self._stdin_w)
+            self._stdin_w = None
+            self._stdin_left = b""
+
+    def _discard_stdin(self):
+        """Throw away what an earlier command left unread."""
+        left = _waiting_bytes(self._stdin_r)
+        while left > 0:
+            left -= len(os.read(self._stdin_r, left))
+
+    def _discard_output(self):
+        """Throw away what background children wrote while no command ran."""
+        owner, self._owner = self._owner, _Nobody
+        self.drain()
+        self._owner = owner
+
+    def _close_control(self):
+        if self._control is not None:
+            self._loop.forget(self._control.fileno())
+            self._control.close()
+
+    def _close_all(self):
+        self._control.close()
+        os.close(self._output_r)
+        os.close(self._stdin_r)
+
+
+class _Nobody:
+    """Takes the output of background children that belongs to no command."""
+
+    @staticmethod
+    def on_output(data):
+        """Drop it."""
+
+    @staticmethod
+    def on_report(status):
+        """A report that nobody waits for."""

@@ -1,0 +1,338 @@
+"""The async client of execd: typed results and errors over one keep-alive HTTP connection pool.
+
+A command carries an id. When its connection breaks, the same request is sent again under the same id and the daemon
+answers from its record: the command runs once. A cancelled `run` kills its command: the kill is a task of the
+client's own, so a second cancellation cannot stop it; `aclose` waits for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import secrets
+import time
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import quote
+
+import httpx
+
+from sandbox.errors import CommandRefused, DaemonError, FileRefused, SandboxLost
+from sandbox.provider import DEFAULT_MAX_OUTPUT_BYTES
+from sandbox.spec import Chunk, ExecResult, Facts
+
+_FILE_CODES = frozenset(
+    {"not_found", "not_a_file", "is_directory", "denied", "no_space", "not_verified", "os_error", "unsafe_member"}
+)
+_COMMAND_CODES = frozenset({"bad_argument", "id_reused", "too_many", "no_shell", "cannot_fork", "too_large"})
+_RESUME_DELAYS_S = (0.0, 0.1, 0.5, 1.0, 2.0)
+_ANSWER_WAIT_S = 30.0
+_CONNECT_WAIT_S = 10.0
+_KILL_WAIT_S = 5.0
+
+
+@dataclass(frozen=True)
+class Health:
+    """What a ready daemon says about itself."""
+
+    boot_id: str
+    execs: int
+    """Commands that were started since the daemon's start."""
+    python_version: str
+    uptime_s: float
+    raw: Mapping[str, object]
+
+
+class ExecdClient:
+    """Talks to one daemon. `explain` gives the outside cause of a lost sandbox, or None when it is not known."""
+
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        token: str,
+        *,
+        explain: Callable[[], Awaitable[str | None]] | None = None,
+    ) -> None:
+        self._explain = explain
+        self._boot_id: str | None = None
+        self._kills: set[asyncio.Task[None]] = set()
+        self._http = httpx.AsyncClient(
+            base_url=f"http://{f'[{host}]' if ':' in host else host}:{port}",
+            headers={"Authorization": f"Bearer {token}"},
+            transport=httpx.AsyncHTTPTransport(
+                verify=False,  # plain HTTP: loading the certificates would cost 20 ms
+                limits=httpx.Limits(max_connections=None, max_keepalive_connections=16, keepalive_expiry=300),
+            ),
+            timeout=httpx.Timeout(_ANSWER_WAIT_S, connect=_CONNECT_WAIT_S, pool=None),
+            trust_env=False,
+        )
+
+    async def wait_ready(self, timeout_s: float) -> Health:
+        """Wait until the daemon answers. Raises `SandboxLost` when it has not within `timeout_s`."""
+        deadline = time.monotonic() + timeout_s
+        delay_s = 0.002
+        while True:
+            left_s = deadline - time.monotonic()
+            try:
+                async with asyncio.timeout(max(left_s, 0.001)):
+                    return await self._health()
+            except (httpx.TransportError, TimeoutError) as error:
+                if time.monotonic() + delay_s >= deadline:
+                    raise await self._lost(f"execd did not answer within {timeout_s:g} s", error) from error
+            await asyncio.sleep(delay_s)
+            delay_s = min(delay_s * 2, 0.1)
+
+    async def health(self) -> Health:
+        """What the daemon says about itself now."""
+        try:
+            return await self._health()
+        except httpx.TransportError as error:
+            raise await self._lost("execd did not answer a health request", error) from error
+
+    async def run(
+        self,
+        command: str | bytes,
+        *,
+        timeout_s: float,
+        stdin: bytes = b"",
+        max_output_bytes: int = DEFAULT_MAX_OUTPUT_BYTES,
+        session: str = "main",
+    ) -> ExecResult:
+        """As `Sandbox.run`."""
+        result = None
+        frames = self._exec(command, timeout_s, stdin, max_output_bytes, session, streaming=False)
+        async with contextlib.aclosing(frames):
+            async for item in frames:
+                if isinstance(item, ExecResult):
+                    result = item
+        assert result is not None
+        return result
+
+    async def stream(
+        self,
+        command: str | bytes,
+        *,
+        timeout_s: float,
+        stdin: bytes = b"",
+        max_output_bytes: int = DEFAULT_MAX_OUTPUT_BYTES,
+        session: str = "main",
+    ) -> AsyncIterator[Chunk | ExecResult]:
+        """As `Sandbox.stream`. A consumer that is slower than the command may find gaps between the chunks' offsets."""
+        frames = self._exec(command, timeout_s, stdin, max_output_bytes, session, streaming=True)
+        async with contextlib.aclosing(frames):
+            async for item in frames:
+                yield item
+
+    async def read(self, path: str, *, offset: int = 0, limit: int | None = None) -> bytes:
+        """As `Sandbox.read`."""
+        query = f"path={quote(_raw(path))}&offset={offset}" + ("" if limit is None else f"&limit={limit}")
+        return (await self._call("GET", "/file?" + query)).content
+
+    async def write(self, path: str, data: bytes, *, mode: int | None = None) -> None:
+        """As `Sandbox.write`. A symlink is followed: its target is replaced and the link stays."""
+        query = f"path={quote(_raw(path))}" + ("" if mode is None else f"&mode={mode:o}")
+        await self._call("PUT", "/file?" + query, content=data)
+
+    async def facts(self, *, canary: tuple[str, int] | None = None) -> Facts:
+        """As `Sandbox.facts`."""
+        query = "" if canary is None else f"?canary_host={quote(canary[0])}&canary_port={canary[1]}"
+        return facts_of((await self._call("GET", "/facts" + query)).json())
+
+    async def reset(self, *, session: str = "main") -> None:
+        """Kill everything that the session runs. Its next command gets a new shell with the base environment."""
+        await self._call("POST", f"/reset?session={quote(session)}")
+
+    async def aclose(self) -> None:
+        """Wait, for a bounded time, until cancelled commands are killed, then close the connections."""
+        if self._kills:
+            await asyncio.wait(self._kills, timeout=_KILL_WAIT_S)
+        await self._http.aclose()
+
+    async def _health(self) -> Health:
+        raw = _json(await self._http.get("/health"))
+        if "boot_id" not in raw:
+            raise DaemonError(
+                "execd refused the token: give the one that its start document hashes", code="unauthorized"
+            )
+        self._boot_id = str(raw["boot_id"])
+        return Health(
+            boot_id=self._boot_id,
+            execs=int(raw["execs"]),
+            python_version=str(raw["python_version"]),
+            uptime_s=float(raw["uptime_s"]),
+            raw=raw,
+        )
+
+    async def _call(self, method: str, url: str, *, content: bytes | None = None) -> httpx.Response:
+        """One idempotent request, sent a second time when its connection broke."""
+        for attempt in (1, 2):
+            try:
+                response = await self._http.request(method, url, content=content)
+            except httpx.TransportError as error:
+                if attempt == 2:
+                    raise await self._lost(
+                        f"the connection broke during {method} {url.partition('?')[0]}", error
+                    ) from error
+                continue
+            if response.status_code != 200:
+                raise _refused(response.content)
+            return response
+        raise AssertionError("unreachable")
+
+    async def _exec(
+        self,
+        command: str | bytes,
+        timeout_s: float,
+        stdin: bytes,
+        max_output_bytes: int,
+        session: str,
+        *,
+        streaming: bool,
+    ) -> AsyncGenerator[Chunk | ExecResult, None]:
+        body = _raw(command)
+        exec_id = secrets.token_hex(16)
+        query = (
+            f"id={exec_id}&session={quote(session)}&timeout_s={timeout_s!r}&command_bytes={len(body)}"
+            f"&max_output_bytes={max_output_bytes}&stream={int(streaming)}"
+        )
+        if self._boot_id is not None:
+            query += f"&boot={self._boot_id}"
+        output = _Output(max_output_bytes)
+        settled = False
+        try:
+            for attempt, delay_s in enumerate(_RESUME_DELAYS_S, 1):
+                await asyncio.sleep(delay_s)
+                try:
+                    url = f"/exec?{query}&offset={output.next_offset}"
+                    async with self._http.stream("POST", url, content=body + stdin) as response:
+                        if response.status_code != 200:
+                            settled = True
+                            raise _refused(await response.aread())
+                        async for kind, payload in _frames(response):
+                            if kind == b"o":
+                                chunk = Chunk(int.from_bytes(payload[:8], "big"), payload[8:])
+                                output.add(chunk)
+                                if streaming:
+                                    yield chunk
+                            elif kind == b"x":
+                                settled = True
+                                raise _refused(payload)
+                            elif kind == b"r":
+                                settled = True
+                                yield output.result(json.loads(payload))
+                                return
+                    raise httpx.RemoteProtocolError("the answer ended before its result")
+                except httpx.TransportError as error:
+                    if attempt == len(_RESUME_DELAYS_S):
+                        settled = True
+                        raise await self._lost("the connection broke while a command ran", error) from error
+        finally:
+            if not settled:
+                self._kill_later(exec_id)
+
+    def _kill_later(self, exec_id: str) -> None:
+        task = asyncio.get_running_loop().create_task(self._kill(exec_id))
+        self._kills.add(task)
+        task.add_done_callback(self._kills.discard)
+
+    async def _kill(self, exec_id: str) -> None:
+        """Best effort: a daemon that is gone has no command left, and execd itself ends what nobody follows."""
+        with contextlib.suppress(httpx.HTTPError, TimeoutError):
+            async with asyncio.timeout(_KILL_WAIT_S):
+                await self._http.post(f"/cancel?id={exec_id}")
+
+    async def _lost(self, what: str, error: Exception) -> SandboxLost:
+        cause = None if self._explain is None else await self._explain()
+        return SandboxLost(
+            f"{what} ({type(error).__name__}); cause: {cause or 'unknown'}; take a new sandbox",
+            cause=cause or "unknown",
+        )
+
+
+def facts_of(raw: dict[str, Any]) -> Facts:
+    """The typed facts of the daemon's answer."""
+    memory = raw.get("memory_limit_bytes")
+    interfaces = raw.get("interfaces")
+    return Facts(
+        visible_cpus=raw.get("visible_cpus"),
+        cpu_quota=raw.get("cpu_quota"),
+        memory_limit_mib=None if memory is None else memory // (1 << 20),
+        user_id=raw.get("user_id"),
+        interfaces=None if interfaces is None else tuple(interfaces),
+        canary=raw.get("canary"),
+        python_version=raw.get("python_version"),
+        architecture=raw.get("architecture"),
+        kernel=raw.get("kernel"),
+        raw=raw,
+    )
+
+
+class _Output:
+    """Joins an exec's chunks into what the result shows: all of them, or head and tail."""
+
+    def __init__(self, limit: int) -> None:
+        self._head_limit = limit - limit // 2
+        self._tail_limit = limit // 2
+        self._head = bytearray()
+        self._tail = bytearray()
+        self.next_offset = 0
+
+    def add(self, chunk: Chunk) -> None:
+        data = chunk.data
+        self.next_offset = chunk.offset + len(data)
+        room = self._head_limit - len(self._head)
+        if room > 0:
+            self._head += data[:room]
+            data = data[room:]
+        self._tail += data
+        if len(self._tail) > self._tail_limit:
+            del self._tail[: len(self._tail) - self._tail_limit]
+
+    def result(self, raw: dict[str, Any]) -> ExecResult:
+        return ExecResult(
+            exit_code=int(raw["exit_code"]),
+            output=bytes(self._head + self._tail),
+            truncated=bool(raw["truncated"]),
+            timed_out=bool(raw["timed_out"]),
+            shell_restarted=bool(raw["shell_restarted"]),
+            duration_s=float(raw["duration_s"]),
+            output_bytes=int(raw["output_bytes"]),
+        )
+
+
+async def _frames(response: httpx.Response) -> AsyncIterator[tuple[bytes, bytes]]:
+    buffer = bytearray()
+    async for data in response.aiter_raw():
+        buffer += data
+        while len(buffer) >= 5:
+            end = 5 + int.from_bytes(buffer[1:5], "big")
+            if len(buffer) < end:
+                break
+            yield bytes(buffer[:1]), bytes(buffer[5:end])
+            del buffer[:end]
+
+
+def _raw(text: str | bytes) -> bytes:
+    return text if isinstance(text, bytes) else text.encode("utf-8", "surrogateescape")
+
+
+def _json(response: httpx.Response) -> dict[str, Any]:
+    if response.status_code != 200:
+        raise _refused(response.content)
+    value = json.loads(response.content)
+    assert isinstance(value, dict)
+    return value
+
+
+def _refused(body: bytes) -> DaemonError:
+    """The typed error of the daemon's answer. Its class is chosen by our own table of codes."""
+    try:
+        raw = json.loads(body)
+        code, message = str(raw["error"]), str(raw["message"])
+    except (ValueError, KeyError, TypeError):
+        return DaemonError("execd answered with an error that is not its own; is another server there?", code="unknown")
+    kind = FileRefused if code in _FILE_CODES else CommandRefused if code in _COMMAND_CODES else DaemonError
+    return kind(message, code=code)
