@@ -1,6 +1,6 @@
 """Sandboxes: running environments from an image, owned by a provider until they are gone."""
 
-from sandbox.config import LocalConfig, ProviderConfig, open_provider
+from sandbox.config import KubernetesConfig, LocalConfig, ProviderConfig, open_provider
 from sandbox.errors import SandboxError
 from sandbox.provider import Provider, Sandbox
 from sandbox.spec import Chunk, ExecResult, Facts, Identity, PhaseTimes, SandboxSpec
@@ -10,6 +10,7 @@ __all__ = [
     "ExecResult",
     "Facts",
     "Identity",
+    "KubernetesConfig",
     "LocalConfig",
     "PhaseTimes",
     "Provider",
