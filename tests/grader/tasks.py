@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from sandbox import Provider, Sandbox, SandboxSpec
+from sandbox import LocalConfig, Provider, Sandbox, SandboxSpec, open_provider
 from tasksets.task import Task, TestPlan
 
 SOURCE = """\
@@ -30,31 +30,45 @@ def first(numbers):
 MENDED = SOURCE.replace("result -= number", "result += number")
 
 TESTS = """\
-import unittest
-
 from sums import first
 
 
-class SumsTests(unittest.TestCase):
-    def test_first(self):
-        self.assertEqual(3, first([3, 4]))
+def test_first():
+    assert first([3, 4]) == 3
 """
 NEW_TESTS = (
     TESTS.replace("import first", "import first, total")
     + """\
 
-    def test_total(self):
-        self.assertEqual(7, total([3, 4]))
+
+def test_total():
+    assert total([3, 4]) == 7
 """
 )
 OTHER_TESTS = """\
-import unittest
-
-
-class OtherTests(unittest.TestCase):
-    def test_other(self):
-        self.assertTrue(True)
+def test_other():
+    assert True
 """
+RUNNER = """\
+import importlib
+import sys
+
+sys.path.insert(0, ".")
+failed = 0
+for path in sys.argv[1:]:
+    module = importlib.import_module(path[:-3].replace("/", "."))
+    for name in sorted(name for name in dir(module) if name.startswith("test_")):
+        try:
+            getattr(module, name)()
+            print("PASSED %s::%s" % (path, name))
+        except AssertionError:
+            failed += 1
+            print("FAILED %s::%s" % (path, name))
+sys.exit(failed > 0)
+"""
+"""Runs test functions with nothing but the standard library, and tells of them as `pytest -rA` does."""
+
+COMMAND = "python3 run_tests.py tests/test_sums.py"
 
 
 def git(repo: Path, *arguments: str) -> bytes:
@@ -99,6 +113,7 @@ def make_repo(path: Path) -> Repo:
     (path / "sums.py").write_text(SOURCE)
     (path / "tests/__init__.py").write_text("")
     (path / "tests/test_sums.py").write_text(TESTS)
+    (path / "run_tests.py").write_text(RUNNER)
     (path / "README").write_text("Sums.\n")
     git(path, "init", "--quiet")
     git(path, "add", "--all")
@@ -106,7 +121,7 @@ def make_repo(path: Path) -> Repo:
     return Repo(path)
 
 
-def make_task(repo: Repo, *, setup: str = "", command: str = "python3 -m unittest -v tests.test_sums 2>&1") -> Task:
+def make_task(repo: Repo, *, setup: str = "", command: str = COMMAND) -> Task:
     return Task(
         task_id="toy__sums-1",
         repo="toy/sums",
@@ -115,13 +130,21 @@ def make_task(repo: Repo, *, setup: str = "", command: str = "python3 -m unittes
         image="host",
         reference_patch=repo.reference,
         test_patch=repo.test_patch,
-        fail_to_pass=("test_total (tests.test_sums.SumsTests.test_total)",),
-        pass_to_pass=("test_first (tests.test_sums.SumsTests.test_first)",),
-        plan=TestPlan(setup=setup, test_command=command, parser="parse_log_django"),
+        fail_to_pass=("tests/test_sums.py::test_total",),
+        pass_to_pass=("tests/test_sums.py::test_first",),
+        plan=TestPlan(setup=setup, test_command=command, parser="parse_log_pytest"),
         problem_statement="total([3, 4]) is -7",
         source="tests",
         schema="toy",
     )
+
+
+@asynccontextmanager
+async def toy(folder: Path) -> AsyncIterator[tuple[Repo, Seeded]]:
+    """The repository, and an open local provider whose sandboxes hold it. All state lies in `folder`."""
+    repo = make_repo(folder / "repo")
+    async with open_provider(LocalConfig(state_dir=folder / "state")) as provider:
+        yield repo, Seeded(provider, repo.path)
 
 
 @dataclass
@@ -137,5 +160,6 @@ class Seeded:
     async def sandbox(self, spec: SandboxSpec, *, acquire_timeout_s: float = 120.0) -> AsyncIterator[Sandbox]:
         async with self.provider.sandbox(spec, acquire_timeout_s=acquire_timeout_s) as box:
             self.made += 1
-            await box.upload(self.repo, "/testbed")
+            tar = subprocess.run(["tar", "-C", str(self.repo), "-c", "."], check=True, capture_output=True).stdout
+            await box.run("mkdir -p /testbed && tar -C /testbed -x", timeout_s=30, stdin=tar, session="seed")
             yield box
