@@ -1,0 +1,84 @@
+"""Run a task's tests in a sandbox, in the shell that the row's own eval script would have used.
+
+The task's set-up and its test command run one after the other in one shell. Only the test command's output is the log
+that parsers read. A suite that fails, ends its shell or outlives its limit is a result, never an error.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from sandbox import Sandbox
+from tasksets.task import TestPlan
+
+_ACTIVATION = re.compile(r"""\s*(?:(?:set|source|\.|conda activate|cd|export)\s[^;&|<>`()'"\\]*)?(?:#.*)?""")
+_SETUP_OUTPUT_BYTES = 256 * 1024
+
+
+@dataclass(frozen=True)
+class SuiteRun:
+    """How the suite ended. Bytes are as the sandbox wrote them and may be anything."""
+
+    log: bytes
+    """The test command's output; head and tail when `truncated`."""
+    log_bytes: int
+    """How much the test command wrote in all."""
+    truncated: bool
+    exit_code: int | None
+    """The test command's. None: the set-up timed out, so no test ran."""
+    timed_out: bool
+    setup_exit_code: int
+    setup_output: bytes
+    duration_s: float
+    """Set-up and tests."""
+
+
+def activation(setup: str) -> str:
+    """The set-up's first lines that only choose an environment: `set`, `source`, `conda activate`, `cd`, `export`.
+
+    They may run before the submission is applied. What follows them may build it, and runs after.
+    """
+    return "".join(_split(setup)[0])
+
+
+def rest_of(setup: str) -> str:
+    """The set-up without its activation."""
+    return "".join(_split(setup)[1])
+
+
+def _split(setup: str) -> tuple[list[str], list[str]]:
+    lines = re.findall(r"[^\n]*\n|[^\n]+", setup)
+    count = next((at for at, line in enumerate(lines) if not _ACTIVATION.fullmatch(line.rstrip("\n"))), len(lines))
+    while count and not lines[count - 1].strip():
+        count -= 1
+    return lines[:count], lines[count:]
+
+
+async def run(box: Sandbox, plan: TestPlan, *, time_limit_s: float, max_log_bytes: int) -> SuiteRun:
+    """Run the rest of the set-up, then the tests, in the shell where the environment is already activated.
+
+    `time_limit_s` is each one's limit. Raises `SandboxError` when the sandbox fails, and for nothing else.
+    """
+    setup = await box.run(
+        f"cd {_quoted(plan.workdir)}\nset -o pipefail\n{rest_of(plan.setup)}",
+        timeout_s=time_limit_s,
+        max_output_bytes=_SETUP_OUTPUT_BYTES,
+    )
+    if setup.timed_out:
+        return SuiteRun(b"", 0, False, None, True, setup.exit_code, setup.output, setup.duration_s)
+    tests = await box.run(plan.test_command, timeout_s=time_limit_s, max_output_bytes=max_log_bytes)
+    return SuiteRun(
+        log=tests.output,
+        log_bytes=tests.output_bytes,
+        truncated=tests.truncated,
+        exit_code=tests.exit_code,
+        timed_out=tests.timed_out,
+        setup_exit_code=setup.exit_code,
+        setup_output=setup.output,
+        duration_s=setup.duration_s + tests.duration_s,
+    )
+
+
+def _quoted(word: str) -> str:
+    return "'" + word.replace("'", "'\\''") + "'"
