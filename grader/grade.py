@@ -1,0 +1,301 @@
+"""One grading: one submission, one sandbox at a time, and a verdict with evidence or a typed cause why there is none.
+
+The route, in order: refuse what cannot be graded, parse the patch, get a sandbox, probe it and compare the conditions,
+apply the patches, run the suite, judge its log. docs/grading.md tells it at length. The law: trouble of ours or of the
+sandbox's is never a score, and cancellation is always re-raised.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import secrets
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import structlog
+from anyio import move_on_after, to_thread
+
+from grader import apply, conditions, probe, reward, suite
+from grader.campaign import Conditions, Limits, RewardPolicy
+from grader.parsers import UnknownParser, parse_log
+from grader.patch import Patch, Rejected, parse
+from grader.record import Evidence, Grading, Submission
+from grader.verdict import Cause, Judgement, Outcome, judge
+from sandbox import Provider, Sandbox, SandboxError
+from sandbox.errors import ImageError, ProviderUnavailable
+from tasksets.task import Task, TestPlan
+
+_MAX_WORDS = 4000
+"""Characters of git's words that a reason may hold."""
+
+
+async def grade_one(
+    task: Task,
+    submission: Submission,
+    *,
+    provider: Provider,
+    conditions: Conditions,
+    limits: Limits,
+    rewards: RewardPolicy,
+    logs_dir: Path | None,
+    canary: tuple[str, int] | None,
+    code_revision: str,
+) -> Grading:
+    """Grade one submission and say what became of it. Raises nothing but cancellation.
+
+    `logs_dir` is a directory inside the run's own; None keeps no log. `canary` is the address of a listener here that
+    egress is tried on; None leaves egress unread.
+    """
+    started_at, began = datetime.now(UTC).isoformat(timespec="milliseconds"), time.monotonic()
+    route = _Route(task, submission, provider, conditions, limits, logs_dir, canary)
+    try:
+        with move_on_after(limits.grading_timeout_s):
+            await route.go()
+    except Exception as error:
+        structlog.get_logger().exception("a grading broke off", task_id=task.task_id)
+        route.end = route.end or _no_verdict(f"the grader failed ({type(error).__name__}: {error}); please report it")
+    end = route.end or _no_verdict(
+        f"the grading did not end within its {limits.grading_timeout_s:g} s; look at where its phases spent them"
+    )
+    judged = end.judgement
+    return Grading(
+        task_id=task.task_id,
+        model_name_or_path=submission.model_name_or_path,
+        outcome=end.outcome,
+        cause=end.cause,
+        reward=reward.of(end.outcome, rewards),
+        seconds=time.monotonic() - began,
+        reasons=end.reasons,
+        flags=end.flags,
+        fail_to_pass=asdict(judged.fail_to_pass) if judged else {},
+        pass_to_pass=asdict(judged.pass_to_pass) if judged else {},
+        statuses={test: str(status) for test, status in judged.statuses.items()} if judged else {},
+        evidence=route.evidence(code_revision),
+        started_at=started_at,
+    )
+
+
+@dataclass(frozen=True)
+class _End:
+    """How a grading ended, before it is written down."""
+
+    outcome: Outcome
+    reasons: tuple[str, ...]
+    cause: Cause | None = None
+    flags: tuple[str, ...] = ()
+    judgement: Judgement | None = None
+
+
+def _no_verdict(reason: str, cause: Cause = Cause.INFRASTRUCTURE) -> _End:
+    return _End(Outcome.NO_VERDICT, (reason,), cause)
+
+
+@dataclass
+class _Route:
+    """The way of one grading. `end` is set once, by whichever step ends it; `seen` is its evidence so far."""
+
+    task: Task
+    submission: Submission
+    provider: Provider
+    conditions: Conditions
+    limits: Limits
+    logs_dir: Path | None
+    canary: tuple[str, int] | None
+    end: _End | None = None
+    seen: dict[str, Any] = field(default_factory=dict)
+    phases_s: dict[str, float] = field(default_factory=dict)
+    attempts: int = 0
+    failures: list[str] = field(default_factory=list)
+
+    async def go(self) -> None:
+        ready = _ready(self.task, self.submission)
+        if isinstance(ready, _End):
+            self.end = ready
+            return
+        while self.end is None:
+            self.seen, self.phases_s = {}, {}
+            self.attempts += 1
+            try:
+                await self._in_a_sandbox(ready)
+            except SandboxError as error:
+                if self.end is None:
+                    self._failed(error)
+
+    def _failed(self, error: SandboxError) -> None:
+        told = f"{type(error).__name__}: {error}"
+        self.failures.append(told)
+        if isinstance(error, ImageError | ProviderUnavailable):
+            self.end = _no_verdict(told)
+        elif self.attempts == self.limits.attempts:
+            self.end = _no_verdict(f"each of {self.attempts} sandboxes failed; the last: {told}")
+
+    async def _in_a_sandbox(self, ready: _Ready) -> None:
+        spec = conditions.spec_for(self.task, self.conditions, self.limits)
+        async with self.provider.sandbox(spec, acquire_timeout_s=self.limits.acquire_timeout_s) as box:
+            self._identify(box)
+            self.end = await self._graded(box, ready)
+            left = time.monotonic()
+        self.phases_s["stop"] = time.monotonic() - left
+
+    async def _graded(self, box: Sandbox, ready: _Ready) -> _End:
+        time_limit_s = min(self.conditions.test_time_limit_s, self.limits.grading_timeout_s)
+        with self._phase("probe"):
+            seen = await probe.observe(box, ready.plan, canary=self.canary, test_time_limit_s=time_limit_s)
+        comparison = conditions.compare(self.conditions, seen)
+        self.seen |= asdict(comparison) | {"observed": dict(seen.values)}
+        if comparison.contradicted:
+            return _End(Outcome.NO_VERDICT, comparison.contradicted, Cause.CONDITIONS_CONTRADICTED)
+        with self._phase("apply"):
+            applied = await apply.apply(
+                box,
+                ready.patch,
+                ready.test_patch,
+                test_files=ready.plan.test_files,
+                workdir=ready.plan.workdir,
+                base_commit=self.task.base_commit,
+            )
+        if isinstance(applied, apply.TaskUnfit):
+            return _no_verdict(f"{applied.why}: {applied.words[:_MAX_WORDS]}", Cause.TASK_REFUSED)
+        if isinstance(applied, apply.PatchRefused):
+            return _End(Outcome.PATCH_REJECTED, (f"the patch does not apply: {applied.words[:_MAX_WORDS]}",))
+        self.seen |= {"apply_rung": str(applied.rung), "restored_files": applied.restored}
+        with self._phase("suite"):
+            ran = await suite.run(
+                box, ready.plan, time_limit_s=time_limit_s, max_log_bytes=self.limits.max_log_mib * 1024 * 1024
+            )
+        with self._phase("judge"):
+            return await to_thread.run_sync(self._judged, ready, ran)
+
+    def _judged(self, ready: _Ready, ran: suite.SuiteRun) -> _End:
+        self.seen |= {
+            "suite_exit_code": ran.exit_code,
+            "suite_timed_out": ran.timed_out,
+            "log_sha256": hashlib.sha256(ran.log).hexdigest(),
+            "log_bytes": ran.log_bytes,
+            "log_truncated": ran.truncated,
+            "log_path": _keep(ran.log, self.logs_dir, self.task.task_id),
+        }
+        judgement = judge(
+            self.task.fail_to_pass,
+            self.task.pass_to_pass,
+            parse_log(ready.plan.parser, ran.log),
+            exit_code=ran.exit_code,
+            timed_out=ran.timed_out,
+            log_truncated=ran.truncated,
+        )
+        flags = (*judgement.flags, *_set_up_flags(ran), *_touched_flags(ready))
+        return _End(judgement.outcome, judgement.reasons, judgement.cause, flags, judgement)
+
+    def _identify(self, box: Sandbox) -> None:
+        who = box.identity
+        self.phases_s |= {name[:-2]: seconds for name, seconds in asdict(box.phases).items() if seconds is not None}
+        self.seen |= {
+            "image_digest": who.image_digest,
+            "sandbox_id": who.sandbox_id,
+            "boot_id": who.boot_id,
+            "never_used": who.never_used,
+            "execs_before": who.execs_before,
+            "handovers": who.handovers,
+            "unenforced": box.unenforced,
+        }
+
+    @contextmanager
+    def _phase(self, name: str) -> Iterator[None]:
+        began = time.monotonic()
+        try:
+            yield
+        finally:
+            self.phases_s[name] = time.monotonic() - began
+
+    def evidence(self, code_revision: str) -> Evidence:
+        return Evidence(
+            patch_sha256=self.submission.patch_sha256,
+            task_digest=self.task.digest,
+            image_ref=self.task.image,
+            declared=conditions.declared(self.conditions),
+            phases_s=self.phases_s,
+            attempts=self.attempts,
+            failures=tuple(self.failures),
+            code_revision=code_revision,
+            **self.seen,
+        )
+
+
+@dataclass(frozen=True)
+class _Ready:
+    """What a grading needs once nothing speaks against asking for a sandbox."""
+
+    plan: TestPlan
+    patch: Patch
+    test_patch: Patch
+
+
+def _ready(task: Task, submission: Submission) -> _Ready | _End:
+    """Refuse the task or the patch where that needs no sandbox."""
+    why = _unfit(task)
+    test_patch = parse(task.test_patch)
+    if why is None and isinstance(test_patch, Rejected):
+        why = f"its test patch cannot be used ({test_patch})"
+    if why is not None or task.plan is None or isinstance(test_patch, Rejected):
+        return _no_verdict(f"{task.task_id} ({task.source}): {why}", Cause.TASK_REFUSED)
+    patch = parse(submission.patch)
+    if isinstance(patch, Rejected):
+        return _End(Outcome.PATCH_REJECTED, (f"the patch is refused unread by git: {patch}",))
+    return _Ready(task.plan, patch, test_patch)
+
+
+def _unfit(task: Task) -> str | None:
+    if task.plan is None:
+        return "its row does not say how to run its tests; give a recipe"
+    if task.image is None:
+        return "it names no image; give a recipe"
+    if not task.fail_to_pass:
+        return "FAIL_TO_PASS is empty, so that any patch would pass"
+    try:
+        parse_log(task.plan.parser, b"")
+    except UnknownParser as error:
+        return str(error)
+    return None
+
+
+def _set_up_flags(ran: suite.SuiteRun) -> Iterator[str]:
+    if ran.exit_code is None:
+        yield "set_up_timed_out: the task's set-up used up the time limit, and no test was started."
+    elif ran.setup_exit_code != 0:
+        yield f"set_up_failed: the task's set-up ended with status {ran.setup_exit_code} before the tests ran."
+
+
+_STEERING = re.compile(
+    rb"(?:.*/)?(?:conftest\.py|pytest\.ini|tox\.ini|setup\.cfg|pyproject\.toml|sitecustomize\.py|.*\.pth)"
+)
+
+
+def _touched_flags(ready: _Ready) -> Iterator[str]:
+    tests = set(ready.test_patch.touched)
+    kinds = {
+        "patch_touches_tests": [path for path in ready.patch.touched if path in tests],
+        "patch_steers_tests": [path for path in ready.patch.touched if path not in tests and _STEERING.fullmatch(path)],
+    }
+    words = {
+        "patch_touches_tests": "the submission's changes to the task's test files were undone",
+        "patch_steers_tests": "the submission changes files that can steer the test runner",
+    }
+    for name, paths in kinds.items():
+        if paths:
+            yield f"{name}: {words[name]}: {', '.join(path.decode('utf-8', 'backslashreplace') for path in paths[:5])}."
+
+
+def _keep(log: bytes, logs_dir: Path | None, task_id: str) -> str | None:
+    """Store the log under a name that nothing in a sandbox chose; its path relative to the run's directory."""
+    if logs_dir is None:
+        return None
+    logs_dir.mkdir(parents=True, exist_ok=True)
+    path = logs_dir / f"{re.sub(r'[^A-Za-z0-9_.-]', '_', task_id)[:100]}.{secrets.token_hex(6)}.log"
+    path.write_bytes(log)
+    return f"{logs_dir.name}/{path.name}"
