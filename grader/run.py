@@ -161,7 +161,10 @@ class _Run:
 
     async def _with_images(self, todo: list[Job], grounds: Grounds) -> list[Job]:
         """The jobs on their images; those whose image was not built are recorded without a verdict and left out."""
-        recipes = {r.image_key: r for job in todo if (r := self.plan.recipes.get(job.task.task_id))}
+        recipes: dict[str, Recipe] = {}
+        for job in todo:
+            if wanted := self.plan.recipes.get(job.task.task_id):
+                recipes.setdefault(wanted.image_key, wanted)
         built = await _images(recipes, grounds, self.campaign.limits.concurrency, self.desk.progress)
         jobs: list[Job] = []
         for job in todo:

@@ -1,0 +1,269 @@
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from grader.cli import main
+from grader.errors import LedgerUnwritable, UsageError
+from grader.revision import code_revision, files_digest
+from grader.verdict import Outcome
+from sandbox.errors import ProviderUnavailable
+from tests.grader.gradings import grading
+from tests.grader.rows import task_row
+from tests.grader.test_exports import asked
+from tests.grader.test_ledger import opened
+from tests.grader.test_run import write_lines
+
+REPOSITORY = Path(__file__).parents[2]
+
+
+@dataclass
+class Ended:
+    status: int
+    out: str
+    err: str
+
+
+@dataclass
+class Shell:
+    """Runs `grader` in this process, in a directory of its own."""
+
+    directory: Path
+    capture: pytest.CaptureFixture[str]
+
+    def __call__(self, *arguments: str | Path) -> Ended:
+        status = main([str(argument) for argument in arguments])
+        out, err = self.capture.readouterr()
+        return Ended(status, out, err)
+
+
+@pytest.fixture
+def grader(place: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Shell:
+    monkeypatch.chdir(place)
+    return Shell(place, capfd)
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    """A working directory with a little task set, predictions, and files that are wrong in one way each."""
+    write_lines(tmp_path / "tasks.jsonl", [task_row("demo__one-1"), task_row("demo__two-2")])
+    write_lines(tmp_path / "p.jsonl", [{"instance_id": "demo__one-1", "model_name_or_path": "m", "model_patch": "x"}])
+    (tmp_path / "broken.jsonl").write_text('{"instance_id": "a"}\n{nope\n')
+    (tmp_path / "binary.jsonl").write_bytes(b"\xff\xfe\x00")
+    (tmp_path / "empty.jsonl").write_text("")
+    write_lines(
+        tmp_path / "unknown.jsonl", [{"instance_id": "demo__oen-1", "model_name_or_path": "m", "model_patch": ""}]
+    )
+    (tmp_path / "bad.toml").write_text("run = \n")
+    (tmp_path / "unknown.toml").write_text('taskset = "tasks.jsonl"\nrun = "r"\n[conditions]\negres = "open"\n')
+    write_lines(tmp_path / "recipes.jsonl", [{"instance_id": "demo__one-1"}])
+    return tmp_path
+
+
+GRADE = ("grade", "--taskset", "tasks.jsonl", "--run", "r")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        pytest.param((*GRADE[:3],), "`run` is not given; add --run", id="no run"),
+        pytest.param(("grade", "--run", "r"), "`taskset` is not given; add --taskset", id="no task set"),
+        pytest.param(("grade", "--taskset", "none.jsonl", "--run", "r"), "none.jsonl", id="missing task set"),
+        pytest.param(("grade", "--taskset", "broken.jsonl", "--run", "r"), "broken.jsonl", id="malformed task set"),
+        pytest.param(("grade", "--taskset", "binary.jsonl", "--run", "r"), "binary.jsonl", id="binary task set"),
+        pytest.param(("grade", "--taskset", "empty.jsonl", "--run", "r"), "empty.jsonl", id="empty task set"),
+        pytest.param((*GRADE, "--only", "demo__oen-1"), "near: demo__one-1", id="unknown id"),
+        pytest.param((*GRADE, "--patches", "none.jsonl"), "none.jsonl: cannot be read", id="missing patches"),
+        pytest.param(
+            (*GRADE, "--patches", "broken.jsonl"), "broken.jsonl:1: has no model_name", id="malformed patches"
+        ),
+        pytest.param(
+            (*GRADE, "--patches", "unknown.jsonl"), "unknown.jsonl:1: 'demo__oen-1' (near", id="patch of no task"
+        ),
+        pytest.param((*GRADE, "--patches", "empty.jsonl"), "holds no prediction", id="no predictions"),
+        pytest.param((*GRADE, "--patches", "p.jsonl", "--only", "demo__two-2"), "no prediction for", id="none left"),
+        pytest.param((*GRADE, "--recipes", "none.jsonl"), "none.jsonl", id="missing recipes"),
+        pytest.param((*GRADE, "--recipes", "recipes.jsonl"), "recipes.jsonl, row 1", id="malformed recipes"),
+        pytest.param((*GRADE, "--run", "../x"), "--run", id="run twice"),
+        pytest.param(("grade", "--taskset", "tasks.jsonl", "--run", "../x"), "`run` is '../x'", id="run is a path"),
+        pytest.param((*GRADE, "--concurrency", "0"), "`limits.concurrency` is 0", id="out of range"),
+        pytest.param((*GRADE, "--concurrency", "many"), "--concurrency", id="not a number"),
+        pytest.param((*GRADE, "--egress", "maybe"), "--egress", id="not a choice"),
+        pytest.param((*GRADE, "--provider", "moon"), "--provider", id="no such provider"),
+        pytest.param((*GRADE, "--colour"), "--colour", id="unknown flag"),
+        pytest.param(("grade", "none.toml"), "none.toml: cannot be read", id="missing campaign"),
+        pytest.param(("grade", "bad.toml"), "bad.toml: is not TOML", id="malformed campaign"),
+        pytest.param(("grade", "unknown.toml"), "did you mean `egress`?", id="unknown key"),
+        pytest.param(("report", "none"), "holds no ledger", id="missing run"),
+        pytest.param(("report", "none", "--format", "xml"), "--format", id="unknown format"),
+        pytest.param(("nonsense",), "nonsense", id="unknown command"),
+    ],
+)
+def test_bad_input_is_a_short_message_and_exit_2(
+    grader: Shell, place: Path, arguments: tuple[str, ...], said: str
+) -> None:
+    """What a person got wrong is told in a line or two on stderr; nothing is begun, and no traceback is shown."""
+    ended = grader(*arguments)
+
+    assert 2 == ended.status, ended.err
+    assert said in ended.err
+    assert "Traceback" not in ended.err
+    assert len(ended.err.splitlines()) <= 2
+    assert "" == ended.out
+    assert not (place / "runs").exists()
+
+
+def finished_run(place: Path) -> None:
+    with opened(place / "runs" / "r", asked("demo__one-1"), asked("demo__two-2"), asked("three", "n")) as ledger:
+        ledger.append([grading("demo__one-1", reasons=("fine \x1b[31m",))])
+        ledger.append([grading("demo__two-2", Outcome.UNRESOLVED), grading("demo__two-2")])
+
+
+def test_report_prints_a_table_and_sums_that_add_up(grader: Shell, place: Path) -> None:
+    """Each asked grading is a line, models have their own sums, a contradiction is said, and no escape gets through."""
+    finished_run(place)
+
+    ended = grader("report", "r")
+
+    assert 0 == ended.status
+    assert "demo__one-1" in ended.out
+    assert "not run" in ended.out
+    assert "contradiction: demo__two-2 (m) was unresolved and resolved" in ended.out
+    assert "n: 1 expected = 0 resolved" in ended.out
+    assert "3 expected = 2 resolved + 0 unresolved" in ended.out.splitlines()[-1]
+    assert "\x1b" not in ended.out
+
+
+def test_report_as_json_holds_the_same_sums(grader: Shell, place: Path) -> None:
+    """A script reads the denominators without parsing a table."""
+    finished_run(place)
+
+    told = json.loads(grader("report", "runs/r", "--json").out)
+
+    assert (3, 2, 1) == (told["expected"], told["resolved"], told["not_run"])
+    assert {"m", "n"} == told["models"].keys()
+    assert ["unresolved", "resolved"] == told["contradictions"][0]["outcomes"]
+
+
+@pytest.mark.parametrize("form", ["jsonl", "parquet", "swebench"])
+def test_report_exports_and_says_where(grader: Shell, place: Path, form: str) -> None:
+    """The path of what was written is the only line on stdout."""
+    finished_run(place)
+
+    ended = grader("report", "r", "--export", "out", "--format", form)
+
+    assert 0 == ended.status, ended.err
+    assert (place / ended.out.strip()).exists()
+
+
+def test_a_closed_stdout_is_no_traceback(place: Path) -> None:
+    """`grader report r | true` ends quietly."""
+    finished_run(place)
+    reading, writing = os.pipe()
+    os.close(reading)
+    done = subprocess.run(
+        [sys.executable, "-m", "grader.cli", "report", "r"],
+        cwd=place,
+        env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
+        stdout=writing,
+        stderr=subprocess.PIPE,
+        check=False,
+    )
+    os.close(writing)
+
+    assert (141, b"") == (done.returncode, done.stderr)
+
+
+@pytest.mark.parametrize(
+    ("error", "status"),
+    [
+        (UsageError("wrong"), 2),
+        (ProviderUnavailable("no namespaces"), 4),
+        (LedgerUnwritable("disk full"), 4),
+        (ExceptionGroup("several", [ExceptionGroup("inner", [ProviderUnavailable("no namespaces")])]), 4),
+    ],
+)
+def test_errors_we_know_are_one_line(capfd: pytest.CaptureFixture[str], error: Exception, status: int) -> None:
+    """Also out of a task group, an error is its message and its exit status."""
+    assert status == _launched(lambda: _raise(error))
+    err = capfd.readouterr().err
+    assert err.startswith("error: ")
+    assert 1 == len(err.splitlines())
+
+
+def test_a_defect_is_not_hidden() -> None:
+    """An error that nobody foresaw keeps its traceback."""
+    with pytest.raises(ZeroDivisionError):
+        _launched(lambda: _raise(ZeroDivisionError()))
+
+
+def test_debugging_shows_the_traceback(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """GRADER_DEBUG=1 is for those who look for a defect."""
+    monkeypatch.setenv("GRADER_DEBUG", "1")
+
+    assert 2 == _launched(lambda: _raise(UsageError("wrong")))
+    assert "Traceback" in capfd.readouterr().err
+
+
+def _raise(error: Exception) -> None:
+    raise error
+
+
+def _launched(body: Callable[[], object]) -> int:
+    from cyclopts import App
+
+    from grader.console import launch
+
+    app = App(name="x")
+    app.default(body)
+    return launch(app, [])
+
+
+def test_help_and_version_import_no_sandbox_and_no_tables() -> None:
+    """The first screen is quick: nothing that only a command needs is loaded."""
+    script = (
+        "import sys; from grader.cli import main; main(['--help']); heavy = {'pydantic', 'anyio', 'pyarrow',"
+        " 'datasets', 'scipy', 'structlog', 'sandbox'}; print(sorted(heavy & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", script], cwd=REPOSITORY, capture_output=True, text=True, check=True)
+
+    assert "grade " in done.stdout
+    assert "[]" == done.stdout.splitlines()[-1]
+
+
+def test_the_version_names_the_code(grader: Shell) -> None:
+    """`--version` is what the verdicts carry."""
+    assert f"grader {code_revision()}" == grader("--version").out.strip()
+
+
+def test_outside_a_checkout_the_revision_follows_the_files(tmp_path: Path) -> None:
+    """An installed copy is known by its content: one changed byte is another revision."""
+    (tmp_path / "grader").mkdir()
+    (tmp_path / "grader" / "a.py").write_text("x = 1\n")
+    before = code_revision(tmp_path)
+    (tmp_path / "grader" / "a.py").write_text("x = 2\n")
+
+    assert before != code_revision(tmp_path)
+    assert code_revision(tmp_path).endswith(f"+files.{files_digest(tmp_path)[:12]}")
+
+
+def test_in_a_checkout_the_revision_is_the_commit_and_says_when_it_is_dirty(tmp_path: Path) -> None:
+    """A verdict given by changed code does not carry the name of the unchanged."""
+    (tmp_path / "grader").mkdir()
+    (tmp_path / "grader" / "a.py").write_text("x = 1\n")
+    git = ["git", "-C", str(tmp_path), "-c", "user.name=t", "-c", "user.email=t@t"]
+    for command in (["init", "-q"], ["add", "."], ["commit", "-q", "-m", "one"]):
+        subprocess.run([*git, *command], check=True)
+    commit = subprocess.run([*git, "rev-parse", "--short=12", "HEAD"], check=True, capture_output=True, text=True)
+    clean = code_revision(tmp_path)
+    (tmp_path / "grader" / "b.py").write_text("")
+
+    assert clean.endswith(f"+g{commit.stdout.strip()}")
+    assert f"{clean}.dirty" == code_revision(tmp_path)

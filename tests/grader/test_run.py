@@ -1,0 +1,275 @@
+from __future__ import annotations
+
+import io
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from grader.batch import Job
+from grader.campaign import Campaign, load
+from grader.commands.grade import exit_status
+from grader.errors import RunChanged
+from grader.ledger import read_only, run_directory
+from grader.plan import make_plan
+from grader.progress import Progress
+from grader.record import Grading
+from grader.run import Finished, run_campaign
+from grader.verdict import Cause, Outcome
+from sandbox.errors import ImageError, ProviderUnavailable
+from tasksets.images import Recipe
+from tests.grader.gradings import grading
+from tests.grader.rows import task_row
+
+pytestmark = pytest.mark.anyio
+REPOSITORY = Path(__file__).parents[2]
+
+
+@dataclass
+class Grounds:
+    """Grades by a table of outcomes instead of a sandbox; everything around it is real."""
+
+    outcomes: dict[str, Outcome] = field(default_factory=dict)
+    causes: dict[str, Cause] = field(default_factory=dict)
+    unbuildable: tuple[str, ...] = ()
+    graded: list[Job] = field(default_factory=list)
+    built: list[str] = field(default_factory=list)
+
+    async def image(self, recipe: Recipe, say: Callable[[str], None]) -> str:
+        if recipe.instance_id in self.unbuildable:
+            raise ImageError("step 2 failed; look at its log")
+        self.built.append(recipe.instance_id)
+        return f"sha256:{recipe.image_key}"
+
+    async def grade(self, job: Job) -> Grading:
+        self.graded.append(job)
+        task_id = job.task.task_id
+        outcome = self.outcomes.get(task_id, Outcome.RESOLVED)
+        return grading(
+            task_id,
+            outcome,
+            model=job.submission.model_name_or_path,
+            patch=job.submission.patch,
+            cause=self.causes.get(task_id),
+        )
+
+
+def write_lines(file: Path, rows: list[dict[str, Any]]) -> Path:
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return file
+
+
+def campaign(directory: Path, **changed: Any) -> Campaign:
+    tasks = write_lines(directory / "tasks.jsonl", [task_row(f"demo__one-{n}") for n in range(6)])
+    return load(None, {"taskset": str(tasks), "run": "r", "runs_dir": directory / "runs", **changed})
+
+
+async def run(of: Campaign, grounds: Grounds, emit: Callable[[Grading], None] = lambda _: None) -> Finished:
+    @asynccontextmanager
+    async def open_grounds() -> AsyncIterator[Grounds]:
+        yield grounds
+
+    return await run_campaign(
+        of,
+        make_plan(of),
+        open_grounds=open_grounds,
+        code_revision="test",
+        progress=partial(Progress, io.StringIO()),
+        emit=emit,
+    )
+
+
+async def test_the_same_command_again_grades_only_what_has_no_verdict(tmp_path: Path) -> None:
+    """A verdict is final; an infrastructure failure is tried again, and its old row stays."""
+    first, second = Grounds(outcomes={"demo__one-3": Outcome.NO_VERDICT, "demo__one-4": Outcome.UNRESOLVED}), Grounds()
+    told: list[Grading] = []
+
+    before = await run(campaign(tmp_path), first)
+    after = await run(campaign(tmp_path), second, told.append)
+
+    assert (4, 0) == (exit_status(before), exit_status(after))
+    assert ["demo__one-3"] == [job.task.task_id for job in second.graded]
+    assert 6 == len({g.task_id for g in told}) == len(told), "a resumed run tells of every grading once"
+    assert (6, 5, 1, 0) == (
+        after.run.expected,
+        after.run.outcomes[Outcome.RESOLVED],
+        after.run.outcomes[Outcome.UNRESOLVED],
+        after.run.no_verdict,
+    )
+    with read_only(run_directory(tmp_path / "runs", "r")) as ledger:
+        assert 7 == len(list(ledger.gradings()))
+
+
+async def test_a_part_of_the_set_grows_into_the_whole(tmp_path: Path) -> None:
+    """The run owes what it was ever asked for; the command, what it was asked for now."""
+    await run(campaign(tmp_path, only=["demo__one-1"]), Grounds())
+    await run(campaign(tmp_path), grounds := Grounds())
+    finished = await run(campaign(tmp_path, only=["demo__one-2"]), Grounds())
+
+    assert 5 == len(grounds.graded)
+    assert (1, 6) == (finished.asked.expected, finished.run.expected)
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"conditions": {"egress": "open"}}, 'conditions.egress was "denied" and is now "open"'),
+        ({"rewards": {"unresolved": -1.0}}, "rewards.unresolved was 0.0 and is now -1.0"),
+    ],
+)
+async def test_a_changed_campaign_is_refused_under_the_old_name(
+    tmp_path: Path, changed: dict[str, Any], said: str
+) -> None:
+    """Verdicts under other settings never mix in one run."""
+    await run(campaign(tmp_path), Grounds())
+
+    with pytest.raises(RunChanged) as caught:
+        await run(campaign(tmp_path, **changed), grounds := Grounds())
+
+    assert (said,) == caught.value.changes
+    assert [] == grounds.graded
+
+
+async def test_pace_and_place_may_change_between_starts(tmp_path: Path) -> None:
+    """What no verdict depends on does not stop a resume."""
+    await run(campaign(tmp_path, only=["demo__one-1"]), Grounds())
+    finished = await run(campaign(tmp_path, limits={"concurrency": 5, "attempts": 1}), Grounds())
+
+    assert 0 == exit_status(finished)
+
+
+def recipe(n: int, directory: Path) -> dict[str, Any]:
+    return {
+        "instance_id": f"demo__one-{n}",
+        "python": "3.11",
+        "source": {"kind": "directory", "path": str(directory)},
+        "install": [f"true {n // 2}"],
+        "test_cmd": "pytest -rA",
+    }
+
+
+async def test_each_image_is_built_once_and_one_that_fails_holds_up_no_other(tmp_path: Path) -> None:
+    """Tasks of a broken recipe have no verdict with the reason; the rest is graded on the built images."""
+    (tmp_path / "source").mkdir()
+    recipes = write_lines(tmp_path / "recipes.jsonl", [recipe(n, tmp_path / "source") for n in range(4)])
+    grounds = Grounds(unbuildable=("demo__one-2",))
+
+    finished = await run(campaign(tmp_path, recipes=recipes), grounds)
+
+    assert ["demo__one-0"] == grounds.built, "0 and 1 share an image, 2 and 3 share one that fails"
+    assert {"demo__one-0", "demo__one-1", "demo__one-4", "demo__one-5"} == {j.task.task_id for j in grounds.graded}
+    assert all(j.task.image for j in grounds.graded if j.task.task_id in {"demo__one-0", "demo__one-1"})
+    assert 2 == finished.asked.causes[Cause.INFRASTRUCTURE]
+    assert 4 == exit_status(finished)
+    with read_only(run_directory(tmp_path / "runs", "r")) as ledger:
+        lost = [row for row in ledger.current().values() if row.outcome is Outcome.NO_VERDICT]
+    assert ("the task's image was not built: step 2 failed; look at its log",) == lost[0].reasons
+
+
+async def test_a_provider_that_cannot_open_costs_nothing(tmp_path: Path) -> None:
+    """A machine without sandboxes gives an error, not six rows without a verdict."""
+
+    @asynccontextmanager
+    async def open_grounds() -> AsyncIterator[Grounds]:
+        raise ProviderUnavailable("no user namespaces; enable them")
+        yield Grounds()
+
+    with pytest.raises((ProviderUnavailable, ExceptionGroup)):
+        await run_campaign(
+            campaign(tmp_path),
+            make_plan(campaign(tmp_path)),
+            open_grounds=open_grounds,
+            code_revision="test",
+            progress=partial(Progress, io.StringIO()),
+            emit=lambda _: None,
+        )
+    with read_only(run_directory(tmp_path / "runs", "r")) as ledger:
+        assert ([], 6) == (list(ledger.gradings()), len(ledger.expected()))
+
+
+@pytest.mark.parametrize(
+    ("cause", "status"),
+    [
+        (Cause.INFRASTRUCTURE, 4),
+        (Cause.RESULTS_LOST, 4),
+        (Cause.TASK_REFUSED, 3),
+        (Cause.CONDITIONS_CONTRADICTED, 3),
+    ],
+)
+async def test_the_exit_status_says_why_verdicts_are_missing(tmp_path: Path, cause: Cause, status: int) -> None:
+    """Refusal and infrastructure are told apart without reading the output."""
+    grounds = Grounds(outcomes={"demo__one-1": Outcome.NO_VERDICT}, causes={"demo__one-1": cause})
+
+    assert status == exit_status(await run(campaign(tmp_path), grounds))
+
+
+async def test_a_reader_that_goes_away_stops_the_run_and_loses_nothing(tmp_path: Path) -> None:
+    """`grader grade --json | head -1` ends, and what had ended is in the ledger."""
+
+    def emit(grading: Grading) -> None:
+        raise BrokenPipeError
+
+    finished = await run(campaign(tmp_path, limits={"concurrency": 1}), grounds := Grounds(), emit)
+
+    assert 141 == exit_status(finished)
+    assert len(grounds.graded) >= 1
+    assert finished.run.expected == finished.run.with_verdict + finished.run.not_run
+
+
+STOPPABLE = """
+import sys
+from functools import partial
+from pathlib import Path
+import anyio
+from grader.batch import Job
+from grader.commands.grade import exit_status
+from grader.plan import make_plan
+from tests.grader.test_run import Grounds, campaign, run
+
+class Slow(Grounds):
+    async def grade(self, job):
+        if len(self.graded) >= 3:
+            self.graded.append(job)
+            try:
+                await anyio.sleep_forever()
+            finally:
+                print("given back", job.task.task_id, flush=True)
+        return await super().grade(job)
+
+finished = anyio.run(
+    run, campaign(Path(sys.argv[1]), limits={"concurrency": 2}), Slow(), lambda g: print("ended", g.task_id, flush=True)
+)
+print(finished.run.sentence())
+sys.exit(exit_status(finished))
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+async def test_a_signal_gives_back_what_is_in_flight_and_keeps_what_has_ended(tmp_path: Path, number: int) -> None:
+    """Ctrl-C and SIGTERM stop cleanly, the count adds up, and the same command goes on."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", STOPPABLE, str(tmp_path)], stdout=subprocess.PIPE, text=True, cwd=REPOSITORY
+    )
+    assert process.stdout is not None
+    ended = [process.stdout.readline().split()[1] for _ in range(3)]
+    process.send_signal(number)
+    rest = process.stdout.read().splitlines()
+    status = process.wait()
+    process.stdout.close()
+
+    assert 128 + number == status
+    assert 2 == len([line for line in rest if line.startswith("given back")])
+    assert "6 expected = 3 resolved" in rest[-1]
+    assert rest[-1].endswith("+ 3 not run")
+    resumed = await run(campaign(tmp_path), grounds := Grounds())
+    assert 0 == exit_status(resumed)
+    assert set(ended).isdisjoint(job.task.task_id for job in grounds.graded)
+    assert 3 == len(grounds.graded)
