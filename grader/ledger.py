@@ -114,6 +114,11 @@ def run_directory(runs_dir: Path, run: str) -> Path:
     return runs_dir / run
 
 
+def find_run(run: str, runs_dir: Path) -> Path:
+    """The directory of a run that a person named, by its name or by its directory."""
+    return Path(run) if "/" in run or ledger_path(Path(run)).is_file() else run_directory(runs_dir, run)
+
+
 def ledger_path(run_dir: Path) -> Path:
     """The run's ledger file."""
     return run_dir / "ledger.sqlite"
@@ -389,7 +394,7 @@ def _check_version(connection: sqlite3.Connection, run_dir: Path) -> None:
 
 
 def _refuse_changes(ledger: Ledger, identity: Mapping[str, object], asked: Sequence[Expected]) -> None:
-    changes = [*_differences(ledger.identity(), identity), *_changed_tasks(ledger, asked)]
+    changes = [*differences(ledger.identity(), identity), *_changed_tasks(ledger, asked)]
     if changes:
         shown = "; ".join(changes[:5]) + (f"; and {len(changes) - 5} more" if len(changes) > 5 else "")
         raise RunChanged(
@@ -399,11 +404,12 @@ def _refuse_changes(ledger: Ledger, identity: Mapping[str, object], asked: Seque
         )
 
 
-def _differences(old: Mapping[str, object], new: Mapping[str, object], prefix: str = "") -> Iterator[str]:
+def differences(old: Mapping[str, object], new: Mapping[str, object], prefix: str = "") -> Iterator[str]:
+    """How two runs' settings differ, one sentence for each setting."""
     for name in sorted({*old, *new}):
         before, after = old.get(name), new.get(name)
         if isinstance(before, Mapping) and isinstance(after, Mapping):
-            yield from _differences(before, after, f"{prefix}{name}.")
+            yield from differences(before, after, f"{prefix}{name}.")
         elif before != after:
             yield f"{prefix}{name} was {json.dumps(before)} and is now {json.dumps(after)}"
 

@@ -34,10 +34,9 @@ def report(
     written as files.
     """
     from grader import exports
-    from grader.ledger import read_only, run_directory
+    from grader.ledger import find_run, read_only
 
-    directory = Path(run) if "/" in run or Path(run, "ledger.sqlite").is_file() else run_directory(runs_dir, run)
-    with read_only(directory) as ledger:
+    with read_only(find_run(run, runs_dir)) as ledger:
         if export is not None:
             sys.stdout.write(f"{printable(str(exports.export(ledger, format, export)))}\n")
         elif json:
