@@ -2,24 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import contextlib
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import cast
 
 from sandbox.client import ExecdClient
+from sandbox.errors import SandboxLost
 from sandbox.provider import DEFAULT_MAX_OUTPUT_BYTES
 from sandbox.spec import Chunk, ExecResult, Facts, Identity, PhaseTimes, SandboxSpec
 
 
 @dataclass(frozen=True)
 class LocalSandbox:
-    """A `Sandbox` on this machine. `client` is the daemon's own, for what the protocol does not name."""
+    """A `Sandbox` on this machine."""
 
     spec: SandboxSpec
     identity: Identity
     phases: PhaseTimes
     unenforced: tuple[str, ...]
     client: ExecdClient
+    """The daemon's own, for what the protocol does not name. It is closed when the sandbox has ended."""
+    ended_because: Callable[[], str | None]
+    """The cause of its end; None while it runs."""
 
     async def run(
         self,
@@ -30,11 +36,12 @@ class LocalSandbox:
         max_output_bytes: int = DEFAULT_MAX_OUTPUT_BYTES,
         session: str = "main",
     ) -> ExecResult:
-        return await self.client.run(
-            command, timeout_s=timeout_s, stdin=stdin, max_output_bytes=max_output_bytes, session=session
-        )
+        with self._open() as client:
+            return await client.run(
+                command, timeout_s=timeout_s, stdin=stdin, max_output_bytes=max_output_bytes, session=session
+            )
 
-    def stream(
+    async def stream(
         self,
         command: str | bytes,
         *,
@@ -43,21 +50,46 @@ class LocalSandbox:
         max_output_bytes: int = DEFAULT_MAX_OUTPUT_BYTES,
         session: str = "main",
     ) -> AsyncIterator[Chunk | ExecResult]:
-        return self.client.stream(
-            command, timeout_s=timeout_s, stdin=stdin, max_output_bytes=max_output_bytes, session=session
-        )
+        with self._open() as client:
+            items = client.stream(
+                command, timeout_s=timeout_s, stdin=stdin, max_output_bytes=max_output_bytes, session=session
+            )
+            async with contextlib.aclosing(cast("AsyncGenerator[Chunk | ExecResult, None]", items)):
+                async for item in items:
+                    yield item
 
     async def read(self, path: str, *, offset: int = 0, limit: int | None = None) -> bytes:
-        return await self.client.read(path, offset=offset, limit=limit)
+        with self._open() as client:
+            return await client.read(path, offset=offset, limit=limit)
 
     async def write(self, path: str, data: bytes, *, mode: int | None = None) -> None:
-        await self.client.write(path, data, mode=mode)
+        with self._open() as client:
+            await client.write(path, data, mode=mode)
 
     async def upload(self, local: Path, remote: str) -> None:
-        await self.client.upload(local, remote)
+        with self._open() as client:
+            await client.upload(local, remote)
 
     async def download(self, remote: str, local: Path) -> None:
-        await self.client.download(remote, local)
+        with self._open() as client:
+            await client.download(remote, local)
 
     async def facts(self, *, canary: tuple[str, int] | None = None) -> Facts:
-        return await self.client.facts(canary=canary)
+        with self._open() as client:
+            return await client.facts(canary=canary)
+
+    @contextlib.contextmanager
+    def _open(self) -> Iterator[ExecdClient]:
+        """The client, for a sandbox that has not ended. httpx raises `RuntimeError` once its client is closed."""
+        self._check(None)
+        try:
+            yield self.client
+        except RuntimeError as error:
+            self._check(error)
+            raise
+
+    def _check(self, error: RuntimeError | None) -> None:
+        cause = self.ended_because()
+        if cause is not None:
+            message = f"sandbox {self.identity.sandbox_id} has ended ({cause}): take a new sandbox"
+            raise SandboxLost(message, cause=cause) from error

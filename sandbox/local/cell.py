@@ -38,6 +38,10 @@ DEFAULT_SHM_MIB = 64
 LISTEN_BACKLOG = 128
 EXPLAIN_WAIT_S = 1.0
 
+DAEMON_GRACE_S = 5.0
+"""The provider ends a sandbox at its lifetime, from outside, so that the caller hears what it was; the daemon ends
+itself this much later, should the provider not be able to."""
+
 
 @dataclass(frozen=True)
 class Request:
@@ -98,6 +102,11 @@ class Cell:
             remove_tree(_work_beside(self.request.keep_upper))
         remove_tree(self._scratch.root)
 
+    def ended_because(self) -> str | None:
+        """As `cause`; None for as long as it runs and nobody has ended it."""
+        running = self._ended_by_us is None and not self.process.ended.is_set()
+        return None if running else self.cause()
+
     async def explain(self) -> str:
         """As `cause`, once the end is seen: the way to the daemon breaks a moment before its process is gone."""
         with anyio.move_on_after(EXPLAIN_WAIT_S):
@@ -113,7 +122,7 @@ class Cell:
             return "unknown"
         if self._cgroup is not None and self._cgroup.oom_kills():
             return "out_of_memory"
-        if time.monotonic() - self.started_at >= self.request.spec.lifetime_s:
+        if time.monotonic() - self.started_at >= self.request.spec.lifetime_s + DAEMON_GRACE_S:
             return "lifetime"
         signal_number = -status if status < 0 else status - 128
         return f"killed by signal {signal_number}" if signal_number > 0 else f"daemon exited with status {status}"
@@ -168,7 +177,7 @@ def _config_fd(ours: contextlib.ExitStack, request: Request, token: str) -> int:
         "token_sha256": hashlib.sha256(token.encode()).hexdigest(),
         "env": {**BASE_ENV, **image.env, **spec.env},
         "workdir": spec.workdir or image.workdir or "/",
-        "lifetime_s": spec.lifetime_s,
+        "lifetime_s": spec.lifetime_s + DAEMON_GRACE_S,
     }
     fd = os.memfd_create("execd-config")
     ours.callback(os.close, fd)

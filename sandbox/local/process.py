@@ -46,6 +46,7 @@ class SandboxProcess:
         self._process = process
         self._log = log
         self._status = b""
+        self._killed = False
         self._status_fd: int | None = status_fd
         self._child_fd: int | None = None
         self._outer_fd: int | None = os.pidfd_open(process.pid)
@@ -98,17 +99,22 @@ class SandboxProcess:
             return ""
 
     def kill(self) -> None:
-        """Kill everything inside, at once. Safe to call again, and after the end."""
+        """Kill everything inside, at once. Safe to call again, and after the end.
+
+        The child is killed, never bubblewrap before it: a child whose parent dies before it has asked to die with it
+        lives on. bubblewrap names its child within milliseconds, or ends.
+        """
+        self._killed = True
         if self._child_fd is not None:
             _send_kill(self._child_fd)
-        elif self._outer_fd is not None:
-            _send_kill(self._outer_fd)
 
     def kill_and_wait(self, *, timeout_s: float) -> bool:
         """As `kill`, then wait without the event loop, for a loop that is going down. True when all is gone."""
         deadline = time.monotonic() + timeout_s
         self._loop_forgets()
-        self._read_status()
+        if not self.spawned.is_set() and self._status_fd is not None:
+            _wait(self._status_fd, deadline - time.monotonic())
+            self._read_status()
         self.kill()
         for pidfd in (self._outer_fd, self._child_fd):
             if pidfd is not None and not _wait(pidfd, deadline - time.monotonic()):
@@ -132,6 +138,8 @@ class SandboxProcess:
         if newline:
             with contextlib.suppress(ProcessLookupError):
                 self._child_fd = os.pidfd_open(json.loads(line)["child-pid"])
+        if self._killed:
+            self.kill()
         if not self._loop.is_closed():
             self._loop.remove_reader(self._status_fd)
         self.spawned.set()
@@ -144,6 +152,7 @@ class SandboxProcess:
         if self._child_fd is None:
             self._child_ended()
         else:
+            self.kill()
             self._loop.add_reader(self._child_fd, self._child_ended)
 
     def _child_ended(self) -> None:

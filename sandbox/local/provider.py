@@ -44,9 +44,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-LIFETIME_GRACE_S = 5.0
-"""The daemon ends itself at the lifetime; this much later we do it from outside."""
-
 DAEMON_TIMEOUT_S = 30.0
 KILL_TIMEOUT_S = 10.0
 CLOSE_TIMEOUT_S = 60.0
@@ -226,11 +223,11 @@ class LocalProvider:
             execs_before=health.execs,
             handovers=1,
         )
-        return LocalSandbox(ticket.spec, identity, ticket.clock.times(), cell.unenforced, client)
+        return LocalSandbox(ticket.spec, identity, ticket.clock.times(), cell.unenforced, client, cell.ended_because)
 
     async def _watch(self, ticket: Ticket, cell: Cell) -> None:
         """Wait for the caller's release; end the sandbox when its lifetime is over."""
-        with anyio.move_on_after(ticket.spec.lifetime_s + LIFETIME_GRACE_S):
+        with anyio.move_on_after(ticket.spec.lifetime_s):
             await ticket.released.wait()
             return
         cell.kill("lifetime")

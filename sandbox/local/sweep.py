@@ -1,14 +1,15 @@
 """Removes what killed providers left behind: processes, memory cgroups, directories.
 
 A sandbox dies with its owner (`--die-with-parent`). Between bubblewrap's start and that setting there is a moment in
-which a killed owner leaves it running, so every bubblewrap carries its instance's path in its environment, and a sweep
-kills what carries a dead one's.
+which a killed owner leaves it running; so a sweep kills what still carries a dead instance's path: a bubblewrap in its
+environment, what it has started in its mounts.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
+import select
 import signal
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +18,7 @@ from sandbox.local.limits import remove_cgroup
 from sandbox.local.scratch import CGROUP_NOTE, Instance, dead_instances
 
 INSTANCE_VARIABLE = "SANDMAN_INSTANCE"
+DEATH_WAIT_MS = 2000
 
 
 @dataclass(frozen=True)
@@ -46,23 +48,30 @@ def _remove(instance: Instance) -> int:
 
 
 def _kill_survivors(roots: set[str]) -> int:
-    """Kill every process whose environment names one of `roots`. The pid cannot be reused under our pidfd."""
-    killed = 0
+    """Kill every process that carries one of `roots` and wait for its end. Its pid cannot be reused under our pidfd."""
+    killed = []
     for entry in Path("/proc").iterdir():
         if not entry.name.isdigit():
             continue
         with contextlib.suppress(OSError):
             pidfd = os.pidfd_open(int(entry.name))
-            try:
-                if roots & _instances_named_by(entry):
-                    signal.pidfd_send_signal(pidfd, signal.SIGKILL)
-                    killed += 1
-            finally:
+            if _carries(entry, roots):
+                signal.pidfd_send_signal(pidfd, signal.SIGKILL)
+                killed.append(pidfd)
+            else:
                 os.close(pidfd)
-    return killed
+    for pidfd in killed:
+        poller = select.poll()
+        poller.register(pidfd, select.POLLIN)
+        poller.poll(DEATH_WAIT_MS)
+        os.close(pidfd)
+    return len(killed)
 
 
-def _instances_named_by(process: Path) -> set[str]:
+def _carries(process: Path, roots: set[str]) -> bool:
     prefix = f"{INSTANCE_VARIABLE}=".encode()
     variables = (process / "environ").read_bytes().split(b"\0")
-    return {os.fsdecode(v.removeprefix(prefix)) for v in variables if v.startswith(prefix)}
+    if any(os.fsdecode(v.removeprefix(prefix)) in roots for v in variables if v.startswith(prefix)):
+        return True
+    mounts = (process / "mounts").read_text(errors="surrogateescape")
+    return any(f"upperdir=/oldroot{root}/" in mounts for root in roots)

@@ -1,0 +1,53 @@
+"""The local provider passes the conformance suite."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from sandbox import LocalConfig, SandboxSpec, open_provider
+from sandbox.testing import CHECKS, LIFECYCLE_CHECKS, Check, LifecycleCheck, LifecycleSubject, Subject
+from tests.sandbox.local.leftovers import leftovers
+
+HOST = SandboxSpec(image="host")
+
+
+@pytest.fixture
+def canary() -> Iterator[tuple[str, int]]:
+    """A listener on the host's loopback."""
+    with closing(socket.create_server(("127.0.0.1", 0))) as listener:
+        yield listener.getsockname()
+
+
+@pytest.fixture
+async def subject(tmp_path: Path, canary: tuple[str, int]) -> AsyncIterator[Subject]:
+    async with open_provider(LocalConfig(state_dir=tmp_path)) as provider:
+        yield Subject(provider, HOST, canary)
+
+
+@pytest.fixture
+def lifecycle(tmp_path: Path) -> LifecycleSubject:
+    config = LocalConfig(state_dir=tmp_path)
+    return LifecycleSubject(lambda: open_provider(config), HOST, lambda: leftovers(tmp_path))
+
+
+def name(check: Callable[..., object]) -> str:
+    return check.__name__
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("check", CHECKS, ids=name)
+async def test_a_provider_does_what_the_law_says(check: Check, subject: Subject) -> None:
+    """The claim is the check's own docstring."""
+    await check(subject)
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("check", LIFECYCLE_CHECKS, ids=name)
+async def test_a_provider_owns_its_sandboxes_to_their_end(check: LifecycleCheck, lifecycle: LifecycleSubject) -> None:
+    """The claim is the check's own docstring."""
+    await check(lifecycle)
