@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from sandbox.errors import ImageError
+from sandbox.local.scratch import remove_tree as remove_directory
 
 OPAQUE = "user.overlay.opaque"
 """The extended attribute by which an unprivileged overlay hides what lies under a directory."""
@@ -26,6 +27,7 @@ _WHITEOUT_PREFIX = ".wh."
 _OPAQUE_MARKER = ".wh..wh..opq"
 _AUFS_PREFIX = ".wh..wh."
 _CHUNK = 1 << 20
+_MAX_DEPTH = 256
 _MAX_EXTENDED_HEADER = 1 << 20
 _EXTENDED = {
     tarfile.XHDTYPE,
@@ -140,6 +142,8 @@ class _LayerWriter:
         parts = tuple(part for part in path.split("/") if part not in {"", "."})
         if ".." in parts:
             raise self._refusal(member, "leaves the layer by `..`")
+        if len(parts) > _MAX_DEPTH:
+            raise self._refusal(member, "is nested too deep")
         return parts
 
     def _drop_parent(self) -> None:
@@ -397,12 +401,7 @@ def remove_tree(path: Path) -> None:
     if path.is_symlink() or not path.is_dir():
         path.unlink(missing_ok=True)
         return
-    try:
-        shutil.rmtree(path)
-    except PermissionError:
-        for folder, _, _ in os.walk(path):
-            Path(folder).chmod(0o700)
-        shutil.rmtree(path)
+    remove_directory(path)
 
 
 def is_whiteout(path: Path) -> bool:
