@@ -140,7 +140,8 @@ def settle_command(workdir: str) -> str:
     return (
         f"cd {shlex.quote(workdir)} && {_GIT} add -u . && "
         f"{{ {_GIT} diff --cached --quiet || {_GIT} commit -q --no-verify -m 'after the install commands'; }} && "
-        f"mkdir -p .git/info && {_GIT} -c core.quotePath=false ls-files --others --exclude-standard --directory "
+        "mkdir -p .git/info && printf '__pycache__/\\n*.py[co]\\n' >> .git/info/exclude && "
+        f"{_GIT} -c core.quotePath=false ls-files --others --exclude-standard --directory "
         "| sed 's|^|/|' >> .git/info/exclude && "
         f"{_GIT} rev-parse HEAD"
     )
