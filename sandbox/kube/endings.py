@@ -1,0 +1,262 @@
+"""How a sandbox's pod ended, or why it will not start: from what the server says, never from what ran inside. Pure.
+
+`ending` names the cause of a pod that is over; `trouble` names what keeps a pending pod from starting for good, and
+what may pass. The errors that callers get are made here too: each cause has its own type.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from sandbox.errors import (
+    ContainerEnded,
+    CreateError,
+    DeletedByAnother,
+    Evicted,
+    ImageError,
+    LifetimeOver,
+    NodeLost,
+    OutOfMemory,
+    Preempted,
+    Replaced,
+    SandboxError,
+    SandboxLost,
+    Unschedulable,
+)
+from sandbox.kube.snapshot import Pod, PodEvent, Waiting
+
+Cause = Literal[
+    "out_of_memory", "evicted", "preempted", "node_lost", "lifetime", "deleted", "replaced", "ended", "rejected_by_node"
+]
+
+_LOST: dict[Cause, tuple[type[SandboxLost], str]] = {
+    "out_of_memory": (OutOfMemory, "give it more memory, or take a new sandbox"),
+    "evicted": (Evicted, "its node was short of memory or disk; take a new sandbox, and set requests that are true"),
+    "preempted": (Preempted, "give the sandboxes a higher priority class, or take a new one"),
+    "node_lost": (NodeLost, "take a new sandbox; the pod may still run until the cluster gives the node up"),
+    "lifetime": (LifetimeOver, "ask for a longer `lifetime_s`"),
+    "deleted": (DeletedByAnother, "find who deletes pods in this namespace; take a new sandbox"),
+    "replaced": (Replaced, "find who makes pods with our names in this namespace; take a new sandbox"),
+    "ended": (ContainerEnded, "take a new sandbox"),
+    "rejected_by_node": (SandboxLost, "the node's resources changed after scheduling; take a new sandbox"),
+}
+
+_POD_REASONS: dict[str, Cause] = {
+    "Evicted": "evicted",
+    "Preempting": "preempted",
+    "Preempted": "preempted",
+    "NodeLost": "node_lost",
+    "NodeShutdown": "node_lost",
+    "Shutdown": "node_lost",
+    "Terminated": "node_lost",
+    "DeadlineExceeded": "lifetime",
+    "NodeAffinity": "rejected_by_node",
+    "UnexpectedAdmissionError": "rejected_by_node",
+}
+
+_DISRUPTIONS: dict[str, Cause] = {
+    "PreemptionByScheduler": "preempted",
+    "EvictionByEvictionAPI": "evicted",
+    "DeletionByTaintManager": "node_lost",
+    "DeletionByPodGC": "node_lost",
+    "TerminationByKubelet": "evicted",
+}
+
+_EVENTS: dict[str, Cause] = {
+    "Preempted": "preempted",
+    "Evicted": "evicted",
+    "TaintManagerEviction": "node_lost",
+    "NodeNotReady": "node_lost",
+}
+
+LIFETIME_TOLERANCE_S = 2.0
+"""The server's times are whole seconds."""
+
+
+@dataclass(frozen=True)
+class Ending:
+    """Why a sandbox is no more, with what was seen."""
+
+    cause: Cause
+    said: str
+    """The cluster's own words, for people. They choose nothing."""
+    node: str | None = None
+    exit_code: int | None = None
+
+
+def ending(pod: Pod, *, lifetime_s: float) -> Ending | None:
+    """Why the pod is over. None: it is not, as far as this snapshot tells."""
+    whole = _end_of_the_pod(pod)
+    if whole is not None:
+        return Ending(whole, pod.message or pod.reason or str(pod.disruption), pod.node, _exit_code(pod))
+    ended = pod.terminated
+    if ended is not None:
+        said = f"{ended.reason or 'ended'} with exit code {ended.exit_code}"
+        if ended.reason == "OOMKilled":
+            return Ending("out_of_memory", said, pod.node, ended.exit_code)
+        ran_s = ended.ran_s
+        if ended.exit_code == 0 and ran_s is not None and ran_s >= lifetime_s - LIFETIME_TOLERANCE_S:
+            return Ending("lifetime", said, pod.node, ended.exit_code)
+        return Ending("ended", said, pod.node, ended.exit_code)
+    if pod.phase in {"Failed", "Succeeded"}:
+        return Ending("ended", pod.message or f"the pod is {pod.phase}", pod.node)
+    return None
+
+
+def ending_of_a_vanished(last: Pod | None, events: Sequence[PodEvent], *, lifetime_s: float) -> Ending:
+    """Why a pod is gone that we did not delete: from its last snapshot and what the cluster noted about it."""
+    known = ending(last, lifetime_s=lifetime_s) if last is not None else None
+    if known is not None:
+        return known
+    node = last.node if last is not None else None
+    for event in events:
+        if event.reason in _EVENTS:
+            return Ending(_EVENTS[event.reason], f"{event.reason}: {event.message}", node)
+    return Ending("deleted", "the pod was deleted, and not by this run", node)
+
+
+def lost(sandbox_id: str, end: Ending) -> SandboxLost:
+    """The error of a sandbox that is no more."""
+    kind, remedy = _LOST[end.cause]
+    where = f" on {end.node}" if end.node else ""
+    return kind(
+        f"sandbox {sandbox_id}{where} is lost ({end.cause}): {end.said}; {remedy}",
+        cause=end.cause,
+        said=end.said,
+        node=end.node,
+        exit_code=end.exit_code,
+    )
+
+
+@dataclass(frozen=True)
+class Trouble:
+    """What keeps a pending pod from starting."""
+
+    kind: Literal["unschedulable", "image", "container"]
+    for_good: bool
+    """Waiting longer does not help. False: it may pass within the phase's budget."""
+    said: str
+
+
+_IMAGE_FOR_GOOD = (
+    "not found",
+    "manifest unknown",
+    "name unknown",
+    "does not exist",
+    "unauthorized",
+    "authorization failed",
+    "access denied",
+    "denied:",
+    "forbidden",
+    "invalid reference",
+    "no match for platform",
+)
+_IMAGE_MAY_PASS = ("429", "too many requests", "toomanyrequests", "timeout", "timed out", "no such host")
+_WAITING_FOR_THE_IMAGE = {"ErrImagePull", "ImagePullBackOff", "RegistryUnavailable", "ImageInspectError"}
+_NEVER_AN_IMAGE = {"InvalidImageName", "ErrImageNeverPull"}
+_NEVER_A_CONTAINER = {"CreateContainerError", "RunContainerError", "StartError", "ContainerCannotRun"}
+
+
+def trouble(pod: Pod, events: Sequence[PodEvent] = ()) -> Trouble | None:
+    """What a pending pod waits for that is not its ordinary way. `events` tell what a back-off hides."""
+    if pod.unschedulable is not None:
+        return Trouble("unschedulable", False, pod.unschedulable)
+    return _container_trouble(pod.waiting, events) if pod.waiting is not None else None
+
+
+def _container_trouble(waiting: Waiting, events: Sequence[PodEvent]) -> Trouble | None:
+    said = waiting.message
+    if waiting.reason == "ImagePullBackOff":  # its message does not tell why
+        said = next((one.message for one in reversed(events) if one.reason == "Failed" and ":" in one.message), said)
+    words = f"{waiting.reason}: {said}"
+    if waiting.reason in _NEVER_AN_IMAGE:
+        return Trouble("image", True, words)
+    if waiting.reason in _WAITING_FOR_THE_IMAGE:
+        return Trouble("image", _is_for_good(said), words)
+    if waiting.reason in _NEVER_A_CONTAINER:
+        return Trouble("container", True, words)
+    if waiting.reason == "CreateContainerConfigError":  # a ConfigMap or secret may come a moment later
+        return Trouble("container", False, words)
+    return None
+
+
+def is_pulling(events: Sequence[PodEvent]) -> bool:
+    """Whether the node pulls the image now, as its events tell."""
+    pulls = [one.reason for one in events if one.reason in {"Pulling", "Pulled"}]
+    return bool(pulls) and pulls[-1] == "Pulling"
+
+
+def pull_seconds(events: Sequence[PodEvent]) -> float | None:
+    """How long the pull took, from the kubelet's own words. None: it did not pull, or does not say."""
+    for event in reversed(events):
+        said = re.search(r"pulled image .* in (?:(\d+)m)?(\d+(?:\.\d+)?)(ms|s)", event.message)
+        if event.reason == "Pulled" and said:
+            minutes, number, unit = said.groups()
+            return int(minutes or 0) * 60 + float(number) * (0.001 if unit == "ms" else 1.0)
+    return None
+
+
+def create_failure(sandbox_id: str, image: str, found: Trouble) -> SandboxError:
+    """The error of a sandbox that will not start."""
+    if found.kind == "unschedulable":
+        return Unschedulable(
+            f"no node takes sandbox {sandbox_id}: {found.said}; ask for less, add nodes, or correct node selector and "
+            "tolerations",
+            phase="schedule",
+            said=found.said,
+        )
+    if found.kind == "image":
+        return ImageError(
+            f"image {image} cannot be had for sandbox {sandbox_id}: {found.said}; check the reference, the registry "
+            "and `pull_secrets`",
+            reference=image,
+            said=found.said,
+            phase="pull",
+        )
+    return CreateError(
+        f"the container of sandbox {sandbox_id} does not start: {found.said}; the image needs bash, and the cluster "
+        "what the config names",
+        phase="start",
+        said=found.said,
+    )
+
+
+def ended_early(sandbox_id: str, phase: str, end: Ending) -> CreateError:
+    """The error of a sandbox that ended before it was ready, with its cause chained."""
+    cause = lost(sandbox_id, end)
+    error = CreateError(
+        f"sandbox {sandbox_id} ended before it was ready ({end.cause}): {end.said}; take a new one",
+        phase=phase,
+        cause=end.cause,
+        said=end.said,
+        node=end.node,
+        exit_code=end.exit_code,
+    )
+    error.__cause__ = cause
+    return error
+
+
+def _end_of_the_pod(pod: Pod) -> Cause | None:
+    if pod.reason.startswith("OutOf"):
+        return "rejected_by_node"
+    if pod.reason in _POD_REASONS and pod.phase in {"Failed", "Unknown"}:
+        return _POD_REASONS[pod.reason]
+    if pod.phase == "Unknown":
+        return "node_lost"
+    if pod.disruption is not None and (pod.deleting or pod.phase == "Failed"):
+        return _DISRUPTIONS.get(pod.disruption, "evicted")
+    return None
+
+
+def _exit_code(pod: Pod) -> int | None:
+    return pod.terminated.exit_code if pod.terminated is not None else None
+
+
+def _is_for_good(said: str) -> bool:
+    text = said.lower()
+    if any(sign in text for sign in _IMAGE_MAY_PASS):
+        return False
+    return any(sign in text for sign in _IMAGE_FOR_GOOD)

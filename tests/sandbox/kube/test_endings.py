@@ -1,0 +1,205 @@
+"""Each way in which a pod ends, or does not start, has its own cause and its own error."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sandbox.errors import (
+    ContainerEnded,
+    CreateError,
+    DeletedByAnother,
+    Evicted,
+    ImageError,
+    LifetimeOver,
+    NodeLost,
+    OutOfMemory,
+    Preempted,
+    SandboxLost,
+    Unschedulable,
+)
+from sandbox.kube.endings import (
+    create_failure,
+    ended_early,
+    ending,
+    ending_of_a_vanished,
+    is_pulling,
+    lost,
+    pull_seconds,
+    trouble,
+)
+from sandbox.kube.snapshot import PodEvent, parse_pod, parse_watch_event
+from tests.sandbox.kube.pods import raw_pod, terminated, waiting
+
+
+def disrupted(reason: str) -> dict[str, Any]:
+    condition = {"type": "DisruptionTarget", "status": "True", "reason": reason}
+    return raw_pod(metadata={"deletionTimestamp": "2026-01-01T00:01:00Z"}, conditions=[condition])
+
+
+ENDINGS = [
+    (terminated(137, "OOMKilled"), "out_of_memory", OutOfMemory),
+    (terminated(137, "Error"), "ended", ContainerEnded),
+    (terminated(0, "Completed", phase="Succeeded"), "ended", ContainerEnded),
+    (terminated(0, "Completed", phase="Succeeded", ran_s=100), "lifetime", LifetimeOver),
+    (terminated(143, "Error", reason="DeadlineExceeded"), "lifetime", LifetimeOver),
+    (terminated(137, "Error", reason="Evicted", message="The node was low on resource: memory."), "evicted", Evicted),
+    (raw_pod(phase="Failed", reason="Evicted", containerStatuses=[]), "evicted", Evicted),
+    (raw_pod(phase="Failed", reason="Preempting", containerStatuses=[]), "preempted", Preempted),
+    (raw_pod(phase="Unknown", reason="NodeLost"), "node_lost", NodeLost),
+    (raw_pod(phase="Failed", reason="OutOfcpu", containerStatuses=[]), "rejected_by_node", SandboxLost),
+    (disrupted("PreemptionByScheduler"), "preempted", Preempted),
+    (disrupted("DeletionByTaintManager"), "node_lost", NodeLost),
+]
+
+
+@pytest.mark.parametrize(("raw", "cause", "kind"), ENDINGS)
+def test_each_ending_has_its_cause_and_its_error(raw: dict[str, Any], cause: str, kind: type[SandboxLost]) -> None:
+    """What the server says of an ended pod becomes one typed error with the facts."""
+    end = ending(parse_pod(raw), lifetime_s=100.0)
+    assert end is not None
+    error = lost("sb", end)
+
+    assert (cause, kind, cause) == (end.cause, type(error), error.cause)
+    assert "node1" == error.facts["node"]
+    assert "sb" in str(error)
+
+
+@pytest.mark.parametrize("raw", [raw_pod(), waiting("ContainerCreating"), raw_pod(phase="Pending", conditions=[])])
+def test_a_pod_that_lives_has_not_ended(raw: dict[str, Any]) -> None:
+    """Running and pending pods have no ending."""
+    assert ending(parse_pod(raw), lifetime_s=100.0) is None
+
+
+def test_a_pod_that_vanished_is_told_by_what_the_cluster_noted() -> None:
+    """Deleted by another, unless an event says that it was preempted or that its node went."""
+    last = parse_pod(raw_pod())
+    preempted = ending_of_a_vanished(last, [PodEvent("Preempted", "by ns/important on node1")], lifetime_s=100)
+    deleted = ending_of_a_vanished(last, [PodEvent("Killing", "Stopping container")], lifetime_s=100)
+    oom = ending_of_a_vanished(parse_pod(terminated(137, "OOMKilled")), [], lifetime_s=100)
+
+    assert ("preempted", "deleted", "out_of_memory") == (preempted.cause, deleted.cause, oom.cause)
+    assert DeletedByAnother is type(lost("sb", deleted))
+
+
+FOR_GOOD = [
+    'failed to resolve reference "r/x@sha256:1": r/x@sha256:1: not found',
+    "pull access denied, repository does not exist or may require authorization",
+    "unexpected status from HEAD request: 403 Forbidden",
+]
+MAY_PASS = [
+    "toomanyrequests: You have reached your pull rate limit; denied: too many",
+    "429 Too Many Requests",
+    'dial tcp: lookup registry: no such host: not found "registry"',
+    "net/http: TLS handshake timeout",
+    "unexpected EOF",
+    "connection refused",
+]
+
+
+@pytest.mark.parametrize("message", FOR_GOOD)
+def test_a_wrong_reference_fails_at_once(message: str) -> None:
+    """An image that is not there, or not for us, is an `ImageError` without waiting for the budget."""
+    found = trouble(parse_pod(waiting("ErrImagePull", message)))
+
+    assert found is not None
+    assert found.for_good
+    assert ImageError is type(create_failure("sb", "image", found))
+
+
+@pytest.mark.parametrize("message", MAY_PASS)
+def test_a_registry_in_trouble_is_waited_for(message: str) -> None:
+    """Rate limits and broken connections may pass within the pull's budget."""
+    found = trouble(parse_pod(waiting("ErrImagePull", message)))
+
+    assert found is not None
+    assert not found.for_good
+
+
+def test_what_a_back_off_hides_is_in_the_events() -> None:
+    """`Back-off pulling image` alone is no reason to give up; the failure noted before it is."""
+    pod = parse_pod(waiting("ImagePullBackOff", 'Back-off pulling image "x"'))
+    alone = trouble(pod)
+    explained = trouble(pod, [PodEvent("Failed", f'Failed to pull image "x": {FOR_GOOD[0]}')])
+
+    assert alone is not None
+    assert explained is not None
+    assert (False, True) == (alone.for_good, explained.for_good)
+
+
+def test_a_pod_that_no_node_takes_says_why() -> None:
+    """The scheduler's own words are in the error, and waiting may help."""
+    condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "0/3 nodes: no cpu"}
+    found = trouble(parse_pod(raw_pod(phase="Pending", conditions=[condition], containerStatuses=[])))
+    assert found is not None
+    error = create_failure("sb", "image", found)
+
+    assert not found.for_good
+    assert isinstance(error, Unschedulable)
+    assert "0/3 nodes: no cpu" in str(error)
+
+
+def test_an_image_without_bash_is_named_at_once() -> None:
+    """The runtime's refusal to start the container is a `CreateError` of the phase `start`."""
+    message = 'exec: "bash": executable file not found in $PATH'
+    found = trouble(parse_pod(waiting("RunContainerError", message)))
+    assert found is not None
+    error = create_failure("sb", "image", found)
+
+    assert found.for_good
+    assert isinstance(error, CreateError)
+    assert "start" == error.phase
+
+
+def test_an_early_end_is_a_create_error_with_its_cause_chained() -> None:
+    """A sandbox that is killed while it starts is no lost sandbox of the caller's."""
+    end = ending(parse_pod(terminated(137, "OOMKilled")), lifetime_s=100)
+    assert end is not None
+    error = ended_early("sb", "daemon", end)
+
+    assert ("daemon", 137) == (error.phase, error.facts["exit_code"])
+    assert OutOfMemory is type(error.__cause__)
+
+
+def test_the_pull_is_timed_by_the_kubelets_own_words() -> None:
+    """Seconds, minutes and milliseconds; None where the image was there."""
+
+    def pulled(words: str) -> list[PodEvent]:
+        return [PodEvent("Pulling", "Pulling image"), PodEvent("Pulled", words)]
+
+    assert 4.1 == pytest.approx(pull_seconds(pulled('Successfully pulled image "x" in 4.1s')) or 0)
+    assert 62.5 == pytest.approx(pull_seconds(pulled('Successfully pulled image "x" in 1m2.5s (1m2.5s w)')) or 0)
+    assert 0.012 == pytest.approx(pull_seconds(pulled('Successfully pulled image "x" in 12.2ms')) or 0, abs=1e-3)
+    assert pull_seconds([PodEvent("Pulled", 'Container image "x" already present on machine')]) is None
+    assert is_pulling([PodEvent("Scheduled", ""), PodEvent("Pulling", "")])
+    assert not is_pulling(pulled("done"))
+
+
+JSONS = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+@given(st.fixed_dictionaries({"metadata": JSONS, "spec": JSONS, "status": JSONS}))
+def test_nonsense_of_a_server_is_a_value_error_or_a_pod(raw: dict[str, Any]) -> None:
+    """No answer of a server breaks the reader."""
+    with contextlib.suppress(ValueError):
+        assert parse_pod(raw).name
+
+
+def test_watch_lines_are_told_apart() -> None:
+    """Pods, bookmarks and errors; the version to go on from."""
+    added = parse_watch_event({"type": "ADDED", "object": raw_pod()})
+    mark = parse_watch_event({"type": "BOOKMARK", "object": {"metadata": {"resourceVersion": "7"}}})
+    gone = parse_watch_event({"type": "ERROR", "object": {"kind": "Status", "code": 410}})
+
+    assert added.pod is not None
+    assert ("added", "sb", "42") == (added.kind, added.pod.name, added.version)
+    assert ("bookmark", None, "7") == (mark.kind, mark.pod, mark.version)
+    assert ("error", 410, None) == (gone.kind, gone.code, gone.version)
