@@ -28,6 +28,7 @@ class ChangeKind(StrEnum):
 class RejectReason(StrEnum):
     """Why a patch is refused before any sandbox is asked for."""
 
+    TOO_LARGE = "too_large"
     NOT_A_DIFF = "not_a_diff"
     NOT_TEXT = "not_text"
     PATH_ESCAPES = "path_escapes"
@@ -69,10 +70,16 @@ class Rejected:
         return f"{self.reason}: {self.detail}"
 
 
+MAX_BYTES = 32 * 1024 * 1024
+"""A larger patch is refused whole, never cut."""
+
+
 def parse(data: bytes) -> Patch | Rejected:
     """The patch's changes, or why it is refused. White space alone is the empty patch."""
     if not data.strip():
         return Patch(data, ())
+    if len(data) > MAX_BYTES:
+        return Rejected(RejectReason.TOO_LARGE, f"it has {len(data)} bytes and may have {MAX_BYTES}")
     if b"\0" in data:
         line = data[: data.index(b"\0")].count(b"\n") + 1
         return Rejected(RejectReason.NOT_TEXT, f"line {line} holds a NUL byte; use git diff --binary")

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from unidiff import PatchSet
 
-from grader.patch import ChangeKind, Patch, Rejected, RejectReason, parse
+from grader.patch import MAX_BYTES, ChangeKind, Patch, Rejected, RejectReason, parse
 
 MODIFY = b"diff --git a/src/a.py b/src/a.py\n--- a/src/a.py\n+++ b/src/a.py\n@@ -1,2 +1,2 @@\n x\n-y\n+z\n"
 
@@ -127,6 +127,12 @@ def test_lines_of_a_hunk_are_no_headers() -> None:
 def test_refused_by_name(data: bytes, reason: RejectReason) -> None:
     """Each kind of unusable patch is refused under its own name."""
     assert reason == reason_of(data)
+
+
+def test_a_huge_patch_is_refused_whole() -> None:
+    """A patch beyond the limit is refused by name; one at the limit is read."""
+    assert reason_of(MODIFY + b"x" * (MAX_BYTES + 1 - len(MODIFY))) == RejectReason.TOO_LARGE
+    assert changes_of(MODIFY) == changes_of(MODIFY + b"x" * (MAX_BYTES - len(MODIFY)))
 
 
 @given(st.binary(max_size=300), st.integers(0, len(MODIFY)))
