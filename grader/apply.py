@@ -85,19 +85,12 @@ async def apply(
     """
     private = f"/tmp/.grader-{secrets.token_hex(8)}"
     tests = tuple(dict.fromkeys([*test_patch.touched, *map(os.fsencode, test_files)]))
-    files = {
-        "agent.patch": patch.data,
-        "agent.paths": _listed(patch.touched),
-        # Official eval scripts end a test patch with a newline too: it stands in a here-document.
-        "test.patch": test_patch.data if test_patch.data.endswith(b"\n") else test_patch.data + b"\n",
-        "test.paths": _listed(tests),
-        "apply.sh": _SCRIPT,
-    }
-    for name, data in files.items():
-        await box.write(f"{private}/{name}", data, mode=0o600)
+    # Official eval scripts end a test patch with a newline too: it stands in a here-document.
+    test_data = test_patch.data if test_patch.data.endswith(b"\n") else test_patch.data + b"\n"
     commit = base_commit if re.fullmatch(r"[0-9a-f]{7,64}", base_commit) else "HEAD"
     result = await box.run(
-        f"bash {private}/apply.sh {private} {_quoted(workdir)} {commit}",
+        f"bash -c {_quoted(_SCRIPT)} apply {private} {_quoted(workdir)} {commit} {len(test_data)}",
+        stdin=_listed(tests) + _listed(patch.touched) + test_data + patch.data,
         timeout_s=timeout_s,
         session=SESSION,
     )
@@ -107,7 +100,8 @@ async def apply(
 
 
 def _listed(paths: tuple[bytes, ...]) -> bytes:
-    return b"".join(path + b"\0" for path in paths)
+    """Each path ended by NUL, and an empty one at the end."""
+    return b"".join(path + b"\0" for path in (*paths, b""))
 
 
 def _quoted(word: str) -> str:
@@ -144,12 +138,22 @@ def _shown(paths: tuple[bytes, ...] | list[bytes]) -> tuple[str, ...]:
     return tuple(path.decode("utf-8", "backslashreplace") for path in paths)
 
 
-# Arguments: the private directory, the work tree, the base commit. Everything is one function, for bash reads a script
-# while it runs it, and this one removes itself. Paths come NUL-separated from files, as bytes.
-_SCRIPT = rb"""
-private=$1 tree=$2 commit=$3
+# Arguments: the private directory, the work tree, the base commit, the test patch's length in bytes. On stdin: the test
+# files' paths, the paths that the submission touches, the test patch, the submission's patch.
+_SCRIPT = r"""
+private=$1 tree=$2 commit=$3 test_bytes=$4
 words=$private/words
-: >"$words"
+tests=() touched=()
+
+receive() {
+  mkdir -m 700 "$private" || return
+  local path
+  while IFS= read -r -d '' path && [ -n "$path" ]; do tests+=("$path"); done
+  while IFS= read -r -d '' path && [ -n "$path" ]; do touched+=("$path"); done
+  cat >"$private/both" &&
+    head -c "$test_bytes" "$private/both" >"$private/test.patch" &&
+    tail -c "+$((test_bytes + 1))" "$private/both" >"$private/agent.patch"
+}
 
 environment() {
   local name
@@ -182,7 +186,7 @@ private_git() {  # a git directory of our own that borrows the repository's obje
 
 hashes() {  # of the listed test files under $1, in order; "-" where there is none
   local path sum
-  while IFS= read -r -d '' path; do
+  for path in "${tests[@]}"; do
     sum=-
     if [ -L "$1/$path" ]; then
       sum=$(readlink -n -- "$1/$path" | sha256sum) sum=link:${sum%% *}
@@ -190,27 +194,24 @@ hashes() {  # of the listed test files under $1, in order; "-" where there is no
       sum=$(sha256sum <"$1/$path") sum=${sum%% *}
     fi
     printf ' %s' "$sum"
-  done <"$private/test.paths"
+  done
 }
 
 keep_tests() {  # step 1: the test files as the test patch makes them, into $private/tests
   mkdir "$private/tests" || return
   git read-tree "$commit" 2>/dev/null || git read-tree "$head" 2>>"$words" || return
-  local path
-  local -a paths=()
-  while IFS= read -r -d '' path; do paths+=("$path"); done <"$private/test.paths"
-  [ ${#paths[@]} -gt 0 ] || return 0
+  [ ${#tests[@]} -gt 0 ] || return 0
   if grep -q . "$private/test.patch"; then
     git apply --cached --verbose --whitespace=nowarn "$private/test.patch" >>"$words" 2>&1 || return
   fi
-  git --literal-pathspecs ls-files -z -- "${paths[@]}" |
+  git --literal-pathspecs ls-files -z -- "${tests[@]}" |
     git checkout-index -z --stdin --prefix="$private/tests/" 2>>"$words"
 }
 
 stage() {  # a fresh copy of the files that the patch touches, into $private/stage
   local path done rest
   rm -rf "$private/stage" && mkdir "$private/stage" || return
-  while IFS= read -r -d '' path; do
+  for path in "${touched[@]}"; do
     done= rest=$path
     while [ "$rest" != "${rest#*/}" ]; do
       done+=${rest%%/*}
@@ -221,19 +222,19 @@ stage() {  # a fresh copy of the files that the patch touches, into $private/sta
       done+=/ rest=${rest#*/}
     done
     if [ -e "$path" ] || [ -L "$path" ]; then cp -a -- "$path" "$private/stage/$path" || return; fi
-  done <"$private/agent.paths"
+  done
 }
 
 unstage() {  # the staged files take the place of the touched ones
   local path
-  while IFS= read -r -d '' path; do rm -rf -- "./$path"; done <"$private/agent.paths"
+  for path in "${touched[@]}"; do rm -rf -- "./$path"; done
   cp -a -- "$private/stage/." .
 }
 
 climb() {  # step 2: prints nothing, sets rung
   local log=$private/rung.log patch=$private/agent.patch
   rung="git apply"
-  [ -s "$private/agent.paths" ] || return 0
+  [ ${#touched[@]} -gt 0 ] || return 0
   say "\$ git apply --verbose" >>"$words"
   GIT_WORK_TREE=$tree git apply --verbose "$patch" >>"$words" 2>&1 && return
 
@@ -262,19 +263,20 @@ clear_way() {  # every parent of $1 becomes a directory of this tree
 
 place_tests() {  # step 3
   local path
-  while IFS= read -r -d '' path; do
+  for path in "${tests[@]}"; do
     clear_way "$path"
     rm -rf -- "./$path"
     if [ -e "$private/tests/$path" ] || [ -L "$private/tests/$path" ]; then
       case $path in */*) mkdir -p -- "./${path%/*}" || return ;; esac
       cp -P -p -- "$private/tests/$path" "./$path" || return
     fi
-  done <"$private/test.paths" 2>>"$words"
+  done 2>>"$words"
 }
 
 main() {
   environment
-  cd "$tree" && private_git || { end "no git work tree"; return; }
+  : >"$words"
+  cd "$tree" 2>>"$words" && private_git || { end "no git work tree"; return; }
   keep_tests || { end "test patch refused"; return; }
   expected=$(hashes "$private/tests")
   : >"$words"
@@ -284,7 +286,7 @@ main() {
   end "done"
 }
 
-main 2>>"$words"
+receive && main 2>>"$words"
 cd / && rm -rf "$private"
 exit 0
 """

@@ -94,7 +94,7 @@ async def test_without_the_patch_program_its_rung_is_skipped(tmp_path: Path) -> 
     """An image that lacks `patch` gets two rungs, and the refusal says so."""
     async with toy(tmp_path) as (repo, provider), provider.sandbox(SandboxSpec(image="host")) as box:
         await box.run(
-            "mkdir /tmp/bin; for p in bash git cat head mkdir rm cp sha256sum readlink grep; do"
+            "mkdir /tmp/bin; for p in bash git cat head tail mkdir rm cp sha256sum readlink grep; do"
             " ln -s $(type -P $p) /tmp/bin/; done; PATH=/tmp/bin",
             timeout_s=20,
             session=apply.SESSION,
