@@ -66,8 +66,8 @@ class Limits(BaseModel):
     """Waiting for a sandbox, all phases of its create included."""
     grading_timeout_s: float = Field(default=3600.0, gt=0)
     """One grading in all: create, probe, apply, suite, stop, every attempt."""
-    max_log_mib: int = Field(default=64, gt=0)
-    """Beyond this a log loses its middle and says so."""
+    max_log_mib: int = Field(default=64, gt=0, le=64)
+    """Beyond this a log loses its middle and says so. At most 64: the daemon keeps no more of one command's output."""
 
 
 class Campaign(BaseModel):
