@@ -147,6 +147,7 @@ class Connection:
         self._source = None
         self._answered = False
         self._closing = False
+        self._paused = False
         self._timer = None
         self.on_drained = None
         self.on_gone = None
@@ -187,6 +188,18 @@ class Connection:
         """End it."""
         self._put(b"0\r\n\r\n")
         self._finish()
+
+    def pause(self):
+        """Read no more of the body until `resume`."""
+        self._paused = True
+        self._watch()
+
+    def resume(self):
+        """Go on reading the body."""
+        if self._paused and not self.closed:
+            self._paused = False
+            self._watch()
+            self._loop.after(0.0, self._advance)
 
     def close(self):
         """Close now, whatever is unsent."""
@@ -301,7 +314,7 @@ class Connection:
 
     def _watch(self):
         events = GONE
-        if self._request is None or self._sink is not None:
+        if self._request is None or (self._sink is not None and not self._paused):
             events |= READ
         if self._out or self._source is not None:
             events |= WRITE
@@ -315,6 +328,8 @@ class Connection:
     def _on_wait_over(self):
         if self._request is None and not self._in:
             self.close()
+        elif self._paused:
+            self._wait(BODY_WAIT_S)  # it is we who are slow
         elif self._request is None or self._sink is not None:
             self._refuse(Refusal("slow_client"))
         elif self._out:
@@ -354,7 +369,7 @@ class Connection:
         try:
             if self._request is None and not self._take_head():
                 return
-            if self._sink is not None:
+            if self._sink is not None and not self._paused:
                 self._take_body()
         except Refusal as refusal:
             self._refuse(refusal)

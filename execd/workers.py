@@ -61,7 +61,11 @@ def _run(work, in_fd, out_fd, others):
 
 def collect(daemon, work, done, timeout_s):
     """Run `work(None, out_fd)` in a child and call `done(bytes)` with what it wrote, or `done(None)` on a failure."""
-    worker = Worker(daemon, work)
+    collect_from(daemon, Worker(daemon, work), done, timeout_s)
+
+
+def collect_from(daemon, worker, done, timeout_s):
+    """As `collect`, from a worker that runs already."""
     data = bytearray()
     overdue = daemon.loop.after(timeout_s, worker.kill)
 

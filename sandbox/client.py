@@ -11,10 +11,12 @@ import asyncio
 import contextlib
 import json
 import secrets
+import tempfile
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from typing import IO, Any
 from urllib.parse import quote
 
 import httpx
@@ -22,6 +24,7 @@ import httpx
 from sandbox.errors import CommandRefused, DaemonError, FileRefused, SandboxLost
 from sandbox.provider import DEFAULT_MAX_OUTPUT_BYTES
 from sandbox.spec import Chunk, ExecResult, Facts
+from sandbox.tree import pack, unpack
 
 _FILE_CODES = frozenset(
     {"not_found", "not_a_file", "is_directory", "denied", "no_space", "not_verified", "os_error", "unsafe_member"}
@@ -119,7 +122,7 @@ class ExecdClient:
         stdin: bytes = b"",
         max_output_bytes: int = DEFAULT_MAX_OUTPUT_BYTES,
         session: str = "main",
-    ) -> AsyncIterator[Chunk | ExecResult]:
+    ) -> AsyncGenerator[Chunk | ExecResult, None]:
         """As `Sandbox.stream`. A consumer that is slower than the command may find gaps between the chunks' offsets."""
         frames = self._exec(command, timeout_s, stdin, max_output_bytes, session, streaming=True)
         async with contextlib.aclosing(frames):
@@ -135,6 +138,38 @@ class ExecdClient:
         """As `Sandbox.write`. A symlink is followed: its target is replaced and the link stays."""
         query = f"path={quote(_raw(path))}" + ("" if mode is None else f"&mode={mode:o}")
         await self._call("PUT", "/file?" + query, content=data)
+
+    async def upload(self, local: Path, remote: str) -> None:
+        """As `Sandbox.upload`. Modes and times travel; a hard link becomes a copy; a directory is merged into."""
+        with tempfile.TemporaryFile() as spool:
+            await asyncio.to_thread(pack, local, spool)
+            await self._call("PUT", f"/tree?path={quote(_raw(remote))}", content=spool)
+
+    async def download(self, remote: str, local: Path) -> None:
+        """As `Sandbox.download`. A member or a symlink that would lead out of `local` is refused."""
+        with tempfile.TemporaryFile() as spool:
+            await self._fetch_tree(remote, spool)
+            await asyncio.to_thread(unpack, spool, local)
+
+    async def _fetch_tree(self, remote: str, spool: IO[bytes]) -> None:
+        for attempt in (1, 2):
+            spool.seek(0)
+            spool.truncate()
+            try:
+                async with self._http.stream("GET", f"/tree?path={quote(_raw(remote))}") as response:
+                    if response.status_code != 200:
+                        raise _refused(await response.aread())
+                    async for kind, payload in _frames(response):
+                        if kind == b"o":
+                            spool.write(payload[8:])
+                        elif kind == b"x":
+                            raise _refused(payload)
+                        elif kind == b"r":
+                            return
+                raise httpx.RemoteProtocolError("the answer ended before its result")
+            except httpx.TransportError as error:
+                if attempt == 2:
+                    raise await self._lost("the connection broke during a download", error) from error
 
     async def facts(self, *, canary: tuple[str, int] | None = None) -> Facts:
         """As `Sandbox.facts`."""
@@ -166,11 +201,12 @@ class ExecdClient:
             raw=raw,
         )
 
-    async def _call(self, method: str, url: str, *, content: bytes | None = None) -> httpx.Response:
+    async def _call(self, method: str, url: str, *, content: bytes | IO[bytes] | None = None) -> httpx.Response:
         """One idempotent request, sent a second time when its connection broke."""
         for attempt in (1, 2):
             try:
-                response = await self._http.request(method, url, content=content)
+                body = content if content is None or isinstance(content, bytes) else _pieces(content)
+                response = await self._http.request(method, url, content=body)
             except httpx.TransportError as error:
                 if attempt == 2:
                     raise await self._lost(
@@ -301,6 +337,12 @@ class _Output:
             duration_s=float(raw["duration_s"]),
             output_bytes=int(raw["output_bytes"]),
         )
+
+
+async def _pieces(spool: IO[bytes]) -> AsyncIterator[bytes]:
+    spool.seek(0)
+    while data := spool.read(1 << 18):
+        yield data
 
 
 async def _frames(response: httpx.Response) -> AsyncIterator[tuple[bytes, bytes]]:
