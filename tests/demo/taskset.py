@@ -65,7 +65,7 @@ def write(folder: Path) -> DemoFiles:
 def _row(task_id: str, told: dict[str, Any]) -> dict[str, Any]:
     test_patch = _text(task_id, "test.patch")
     test_files = [line[6:] for line in test_patch.splitlines() if line.startswith("+++ b/")]
-    commit = "HEAD"
+    commit = "0000000000000000000000000000000000000001"  # no such commit: the image's own baseline counts
     return {
         "repo": f"demo/{told['repo']}",
         "instance_id": task_id,
