@@ -40,7 +40,7 @@ def main() -> int:
 def report(files: DemoFiles, graded: dict[tuple[str, str], dict[str, object]]) -> int:
     """Print verdicts beside what was declared; 1 when one differs."""
     models = list(dict.fromkeys(model for _, model in files.expected))
-    table = Table("task", *models, title="Verdicts of the demo task set")
+    table = Table("task", *models, show_edge=False)
     for task_id in dict.fromkeys(task for task, _ in files.expected):
         table.add_row(task_id, *(_cell(files, graded, (task_id, model)) for model in models))
     console = Console()

@@ -115,7 +115,7 @@ def _submissions(task_id: str) -> list[tuple[str, str, str, str]]:
     if (HERE / "tasks" / task_id / "hanging.patch").exists():
         entries.append((task_id, "hanging", _text(task_id, "hanging.patch"), "timed_out"))
     other = "slugger-1" if task_id.startswith("calspan") else "calspan-2"
-    entries.append((task_id, "other-repository", _text(other, "reference.patch"), "patch_rejected"))
+    entries.append((task_id, "non-applying", _text(other, "reference.patch"), "patch_rejected"))
     return entries
 
 
