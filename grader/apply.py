@@ -86,7 +86,8 @@ async def apply(
     private = f"/tmp/.grader-{secrets.token_hex(8)}"
     tests = tuple(dict.fromkeys([*test_patch.touched, *map(os.fsencode, test_files)]))
     # Official eval scripts end a test patch with a newline too: it stands in a here-document.
-    test_data = test_patch.data if test_patch.data.endswith(b"\n") else test_patch.data + b"\n"
+    ending = b"" if test_patch.data.endswith(b"\n") else b"\n"
+    test_data = test_patch.data + ending if test_patch.changes else b""
     commit = base_commit if re.fullmatch(r"[0-9a-f]{7,64}", base_commit) else "HEAD"
     result = await box.run(
         f"bash -c {_quoted(_SCRIPT)} apply {private} {_quoted(workdir)} {commit} {len(test_data)}",
@@ -146,7 +147,8 @@ words=$private/words
 tests=() touched=()
 
 receive() {
-  mkdir -m 700 "$private" || return
+  umask 077
+  mkdir -p "$private/tests" "$private/git/objects/info" "$private/git/refs" || return
   local path
   while IFS= read -r -d '' path && [ -n "$path" ]; do tests+=("$path"); done
   while IFS= read -r -d '' path && [ -n "$path" ]; do touched+=("$path"); done
@@ -177,7 +179,6 @@ private_git() {  # a git directory of our own that borrows the repository's obje
   found=$(GIT_DIR=$tree/.git git rev-parse --git-path objects "HEAD^{commit}" 2>>"$words") || return
   head=${found##*$'\n'} found=${found%$'\n'*}
   case $found in /*) ;; *) found=$tree/$found ;; esac
-  mkdir -p "$private/git/objects/info" "$private/git/refs" || return
   printf '%s\n' "$found" >"$private/git/objects/info/alternates"
   printf '%s\n' "$head" >"$private/git/HEAD"
   printf '[core]\n%s\n' 'repositoryformatversion = 0' 'bare = false' 'autocrlf = false' >"$private/git/config"
@@ -198,10 +199,9 @@ hashes() {  # of the listed test files under $1, in order; "-" where there is no
 }
 
 keep_tests() {  # step 1: the test files as the test patch makes them, into $private/tests
-  mkdir "$private/tests" || return
   git read-tree "$commit" 2>/dev/null || git read-tree "$head" 2>>"$words" || return
   [ ${#tests[@]} -gt 0 ] || return 0
-  if grep -q . "$private/test.patch"; then
+  if [ "$test_bytes" -gt 0 ]; then
     git apply --cached --verbose --whitespace=nowarn "$private/test.patch" >>"$words" 2>&1 || return
   fi
   git --literal-pathspecs ls-files -z -- "${tests[@]}" |
@@ -265,9 +265,9 @@ place_tests() {  # step 3
   local path
   for path in "${tests[@]}"; do
     clear_way "$path"
-    rm -rf -- "./$path"
+    if [ -e "$path" ] || [ -L "$path" ]; then rm -rf -- "./$path"; fi
     if [ -e "$private/tests/$path" ] || [ -L "$private/tests/$path" ]; then
-      case $path in */*) mkdir -p -- "./${path%/*}" || return ;; esac
+      case $path in */*) [ -d "${path%/*}" ] || mkdir -p -- "./${path%/*}" || return ;; esac
       cp -P -p -- "$private/tests/$path" "./$path" || return
     fi
   done 2>>"$words"

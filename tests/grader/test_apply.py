@@ -94,7 +94,7 @@ async def test_without_the_patch_program_its_rung_is_skipped(tmp_path: Path) -> 
     """An image that lacks `patch` gets two rungs, and the refusal says so."""
     async with toy(tmp_path) as (repo, provider), provider.sandbox(SandboxSpec(image="host")) as box:
         await box.run(
-            "mkdir /tmp/bin; for p in bash git cat head tail mkdir rm cp sha256sum readlink grep; do"
+            "mkdir /tmp/bin; for p in bash git cat head tail mkdir rm cp sha256sum readlink; do"
             " ln -s $(type -P $p) /tmp/bin/; done; PATH=/tmp/bin",
             timeout_s=20,
             session=apply.SESSION,
@@ -226,6 +226,15 @@ async def test_listed_test_files_are_restored_too(tmp_path: Path) -> None:
         )
         assert isinstance(result, apply.Applied)
         assert await box.read("/testbed/tests/__init__.py") == b""
+
+
+@pytest.mark.parametrize("test_patch", [b"", b"\n\n"])
+async def test_a_task_without_a_test_patch(tmp_path: Path, test_patch: bytes) -> None:
+    """An empty test patch is no fault: the submission is applied, and no test file is touched."""
+    async with toy(tmp_path) as (repo, provider), provider.sandbox(SandboxSpec(image="host")) as box:
+        result = await applied(box, repo, repo.reference, test_patch)
+        assert result == apply.Applied(apply.Rung.GIT_APPLY, ())
+        assert await shell(box, "git status --porcelain") == b" M sums.py\n"
 
 
 async def test_a_test_patch_that_does_not_fit_is_the_tasks_fault(tmp_path: Path) -> None:
