@@ -64,7 +64,7 @@ async def grade_one(
         f"the grading did not end within its {limits.grading_timeout_s:g} s; look at where its phases spent them"
     )
     judged = end.judgement
-    return Grading(
+    grading = Grading(
         task_id=task.task_id,
         model_name_or_path=submission.model_name_or_path,
         outcome=end.outcome,
@@ -79,6 +79,17 @@ async def grade_one(
         evidence=route.evidence(code_revision),
         started_at=started_at,
     )
+    structlog.get_logger().info(
+        "grading",
+        task_id=task.task_id,
+        model=submission.model_name_or_path,
+        outcome=str(end.outcome),
+        cause=end.cause and str(end.cause),
+        seconds=round(grading.seconds, 3),
+        attempts=route.attempts,
+        sandbox=grading.evidence.sandbox_id,
+    )
+    return grading
 
 
 @dataclass(frozen=True)
