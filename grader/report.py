@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Collection, Iterable, Mapping
 from pathlib import PurePosixPath
-from typing import Any
+from typing import Any, NamedTuple
 
 from grader.record import Grading
 from grader.verdict import Cause, Outcome
@@ -42,6 +42,18 @@ def instance_report(grading: Grading) -> dict[str, Any] | None:
     return {grading.task_id: told}
 
 
+class _Ended(NamedTuple):
+    """What a run report needs of a grading, so that a run may be larger than memory."""
+
+    outcome: Outcome
+    cause: Cause | None
+    empty_patch: bool
+
+    @classmethod
+    def of(cls, grading: Grading) -> _Ended:
+        return cls(grading.outcome, grading.cause, grading.evidence.patch_sha256 == _EMPTY_PATCH)
+
+
 def run_report(
     gradings: Iterable[Grading], *, task_ids: Collection[str], submitted_ids: Collection[str]
 ) -> dict[str, Any]:
@@ -51,21 +63,19 @@ def run_report(
     not ended is incomplete, as is what was never submitted: total = completed + empty patch + error + incomplete.
     """
     submitted = frozenset(submitted_ids)
-    by_id = {grading.task_id: grading for grading in gradings if grading.task_id in submitted}
+    ended = {grading.task_id: _Ended.of(grading) for grading in gradings if grading.task_id in submitted}
     # The official harness never runs an empty patch, whatever a run of ours made of it.
-    empty = {task_id for task_id, grading in by_id.items() if grading.evidence.patch_sha256 == _EMPTY_PATCH}
-    ran = {task_id: grading for task_id, grading in by_id.items() if task_id not in empty}
-    completed = {task_id for task_id, grading in ran.items() if grading.outcome in _COMPLETED}
-    resolved = {task_id for task_id, grading in ran.items() if grading.outcome is Outcome.RESOLVED}
-    infrastructure = {task_id for task_id, grading in ran.items() if grading.cause is Cause.INFRASTRUCTURE}
+    ran = {task_id: end for task_id, end in ended.items() if not end.empty_patch}
+    completed = {task_id for task_id, end in ran.items() if end.outcome in _COMPLETED}
+    resolved = {task_id for task_id, end in ran.items() if end.outcome is Outcome.RESOLVED}
     ids = {
         "completed": completed,
-        "incomplete": {*task_ids, *submitted} - by_id.keys(),
-        "empty_patch": empty,
+        "incomplete": {*task_ids, *submitted} - ended.keys(),
+        "empty_patch": ended.keys() - ran.keys(),
         "submitted": submitted,
         "resolved": resolved,
         "unresolved": completed - resolved,
-        "infra_failure": infrastructure,
+        "infra_failure": {task_id for task_id, end in ran.items() if end.cause is Cause.INFRASTRUCTURE},
         "ambiguous_failure": set[str](),  # the official harness guesses these from words in logs; we have causes
         "error": ran.keys() - completed,
     }
