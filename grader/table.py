@@ -34,8 +34,9 @@ def _cells(key: Key, row: Row | None) -> list[str]:
     if row.cause is not None:
         outcome += f" ({row.cause.value.replace('_', ' ')})"
     reward = "-" if row.reward is None else f"{row.reward:g}"
-    why = row.reasons[0] if row.reasons else ""
-    return [key.task_id, key.model, outcome, reward, f"{row.seconds:.1f}", why + "".join(f" [{f}]" for f in row.flags)]
+    # A flag begins with its name; what follows the colon is in the record.
+    why = [*row.reasons[:1], *(f"[{flag.partition(':')[0]}]" for flag in row.flags)]
+    return [key.task_id, key.model, outcome, reward, f"{row.seconds:.1f}", " ".join(why)]
 
 
 def sums_by_model(keys: Sequence[Key], current: dict[Key, Row]) -> dict[str, Tally]:
