@@ -19,20 +19,18 @@ from pathlib import Path
 from typing import IO, Any
 from urllib.parse import quote
 
-import httpx
-
 from sandbox.errors import CommandRefused, DaemonError, FileRefused, SandboxLost
 from sandbox.provider import DEFAULT_MAX_OUTPUT_BYTES
 from sandbox.spec import Chunk, ExecResult, Facts
 from sandbox.tree import pack, unpack
+from sandbox.wire import Answer, Broken, Wire
 
 _FILE_CODES = frozenset(
     {"not_found", "not_a_file", "is_directory", "denied", "no_space", "not_verified", "os_error", "unsafe_member"}
 )
 _COMMAND_CODES = frozenset({"bad_argument", "id_reused", "too_many", "no_shell", "cannot_fork", "too_large"})
 _RESUME_DELAYS_S = (0.0, 0.1, 0.5, 1.0, 2.0)
-_ANSWER_WAIT_S = 30.0
-_CONNECT_WAIT_S = 10.0
+_TREE_WAIT_S = 600.0
 _KILL_WAIT_S = 5.0
 
 
@@ -62,16 +60,7 @@ class ExecdClient:
         self._explain = explain
         self._boot_id: str | None = None
         self._kills: set[asyncio.Task[None]] = set()
-        self._http = httpx.AsyncClient(
-            base_url=f"http://{f'[{host}]' if ':' in host else host}:{port}",
-            headers={"Authorization": f"Bearer {token}"},
-            transport=httpx.AsyncHTTPTransport(
-                verify=False,  # plain HTTP: loading the certificates would cost 20 ms
-                limits=httpx.Limits(max_connections=None, max_keepalive_connections=16, keepalive_expiry=300),
-            ),
-            timeout=httpx.Timeout(_ANSWER_WAIT_S, connect=_CONNECT_WAIT_S, pool=None),
-            trust_env=False,
-        )
+        self._wire = Wire(host, port, token)
 
     async def wait_ready(self, timeout_s: float) -> Health:
         """Wait until the daemon answers. Raises `SandboxLost` when it has not within `timeout_s`."""
@@ -82,7 +71,7 @@ class ExecdClient:
             try:
                 async with asyncio.timeout(max(left_s, 0.001)):
                     return await self._health()
-            except (httpx.TransportError, TimeoutError) as error:
+            except (Broken, TimeoutError) as error:
                 if time.monotonic() + delay_s >= deadline:
                     raise await self._lost(f"execd did not answer within {timeout_s:g} s", error) from error
             await asyncio.sleep(delay_s)
@@ -92,7 +81,7 @@ class ExecdClient:
         """What the daemon says about itself now."""
         try:
             return await self._health()
-        except httpx.TransportError as error:
+        except Broken as error:
             raise await self._lost("execd did not answer a health request", error) from error
 
     async def run(
@@ -132,18 +121,18 @@ class ExecdClient:
     async def read(self, path: str, *, offset: int = 0, limit: int | None = None) -> bytes:
         """As `Sandbox.read`."""
         query = f"path={quote(_raw(path))}&offset={offset}" + ("" if limit is None else f"&limit={limit}")
-        return (await self._call("GET", "/file?" + query)).content
+        return await self._call("GET", "/file?" + query)
 
     async def write(self, path: str, data: bytes, *, mode: int | None = None) -> None:
         """As `Sandbox.write`. A symlink is followed: its target is replaced and the link stays."""
         query = f"path={quote(_raw(path))}" + ("" if mode is None else f"&mode={mode:o}")
-        await self._call("PUT", "/file?" + query, content=data)
+        await self._call("PUT", "/file?" + query, data)
 
     async def upload(self, local: Path, remote: str) -> None:
         """As `Sandbox.upload`. Modes and times travel; a hard link becomes a copy; a directory is merged into."""
         with tempfile.TemporaryFile() as spool:
             await asyncio.to_thread(pack, local, spool)
-            await self._call("PUT", f"/tree?path={quote(_raw(remote))}", content=spool)
+            await self._call("PUT", f"/tree?path={quote(_raw(remote))}", spool, wait_s=_TREE_WAIT_S)
 
     async def download(self, remote: str, local: Path) -> None:
         """As `Sandbox.download`. A member or a symlink that would lead out of `local` is refused."""
@@ -155,26 +144,29 @@ class ExecdClient:
         for attempt in (1, 2):
             spool.seek(0)
             spool.truncate()
+            whole = False
             try:
-                async with self._http.stream("GET", f"/tree?path={quote(_raw(remote))}") as response:
-                    if response.status_code != 200:
-                        raise _refused(await response.aread())
-                    async for kind, payload in _frames(response):
+                async with self._wire.request("GET", f"/tree?path={quote(_raw(remote))}") as answer:
+                    if answer.status != 200:
+                        raise _refused(await answer.read())
+                    async for kind, payload in _frames(answer):
                         if kind == b"o":
                             spool.write(payload[8:])
                         elif kind == b"x":
                             raise _refused(payload)
                         elif kind == b"r":
-                            return
-                raise httpx.RemoteProtocolError("the answer ended before its result")
-            except httpx.TransportError as error:
+                            whole = True
+                if whole:
+                    return
+                raise Broken("the answer ended before its result")
+            except Broken as error:
                 if attempt == 2:
                     raise await self._lost("the connection broke during a download", error) from error
 
     async def facts(self, *, canary: tuple[str, int] | None = None) -> Facts:
         """As `Sandbox.facts`."""
         query = "" if canary is None else f"?canary_host={quote(canary[0])}&canary_port={canary[1]}"
-        return facts_of((await self._call("GET", "/facts" + query)).json())
+        return facts_of(_object(await self._call("GET", "/facts" + query)))
 
     async def reset(self, *, session: str = "main") -> None:
         """Kill everything that the session runs. Its next command gets a new shell with the base environment."""
@@ -184,10 +176,11 @@ class ExecdClient:
         """Wait, for a bounded time, until cancelled commands are killed, then close the connections."""
         if self._kills:
             await asyncio.wait(self._kills, timeout=_KILL_WAIT_S)
-        await self._http.aclose()
+        await self._wire.aclose()
 
     async def _health(self) -> Health:
-        raw = _json(await self._http.get("/health"))
+        async with self._wire.request("GET", "/health") as answer:
+            raw = _object(await answer.read())
         if "boot_id" not in raw:
             raise DaemonError(
                 "execd refused the token: give the one that its start document hashes", code="unauthorized"
@@ -201,21 +194,20 @@ class ExecdClient:
             raw=raw,
         )
 
-    async def _call(self, method: str, url: str, *, content: bytes | IO[bytes] | None = None) -> httpx.Response:
-        """One idempotent request, sent a second time when its connection broke."""
+    async def _call(self, method: str, target: str, content: bytes | IO[bytes] = b"", *, wait_s: float = 30.0) -> bytes:
+        """The body that answers one idempotent request, which is sent a second time when its connection broke."""
         for attempt in (1, 2):
+            body = content if isinstance(content, bytes) else _pieces(content)
             try:
-                body = content if content is None or isinstance(content, bytes) else _pieces(content)
-                response = await self._http.request(method, url, content=body)
-            except httpx.TransportError as error:
+                async with self._wire.request(method, target, body, wait_s=wait_s) as answer:
+                    data = await answer.read()
+                    if answer.status != 200:
+                        raise _refused(data)
+                    return data
+            except Broken as error:
                 if attempt == 2:
-                    raise await self._lost(
-                        f"the connection broke during {method} {url.partition('?')[0]}", error
-                    ) from error
-                continue
-            if response.status_code != 200:
-                raise _refused(response.content)
-            return response
+                    what = f"the connection broke during {method} {target.partition('?')[0]}"
+                    raise await self._lost(what, error) from error
         raise AssertionError("unreachable")
 
     async def _exec(
@@ -242,32 +234,41 @@ class ExecdClient:
             for attempt, delay_s in enumerate(_RESUME_DELAYS_S, 1):
                 await asyncio.sleep(delay_s)
                 try:
-                    url = f"/exec?{query}&offset={output.next_offset}"
-                    async with self._http.stream("POST", url, content=body + stdin) as response:
-                        if response.status_code != 200:
-                            settled = True
-                            raise _refused(await response.aread())
-                        async for kind, payload in _frames(response):
-                            if kind == b"o":
-                                chunk = Chunk(int.from_bytes(payload[:8], "big"), payload[8:])
-                                output.add(chunk)
-                                if streaming:
-                                    yield chunk
-                            elif kind == b"x":
-                                settled = True
-                                raise _refused(payload)
-                            elif kind == b"r":
-                                settled = True
-                                yield output.result(json.loads(payload))
-                                return
-                    raise httpx.RemoteProtocolError("the answer ended before its result")
-                except httpx.TransportError as error:
+                    items = self._attempt(f"/exec?{query}&offset={output.next_offset}", body + stdin, output)
+                    async with contextlib.aclosing(items):
+                        async for item in items:
+                            settled = settled or isinstance(item, ExecResult)
+                            if streaming or settled:
+                                yield item
+                    return
+                except Broken as error:
                     if attempt == len(_RESUME_DELAYS_S):
-                        settled = True
                         raise await self._lost("the connection broke while a command ran", error) from error
+                except DaemonError:
+                    settled = True
+                    raise
         finally:
             if not settled:
                 self._kill_later(exec_id)
+
+    async def _attempt(self, target: str, body: bytes, output: _Output) -> AsyncGenerator[Chunk | ExecResult, None]:
+        """One request for an exec: its first, or one that resumes it from what has been received."""
+        result: ExecResult | None = None
+        async with self._wire.request("POST", target, body) as answer:
+            if answer.status != 200:
+                raise _refused(await answer.read())
+            async for kind, payload in _frames(answer):
+                if kind == b"o":
+                    chunk = Chunk(int.from_bytes(payload[:8], "big"), payload[8:])
+                    output.add(chunk)
+                    yield chunk
+                elif kind == b"x":
+                    raise _refused(payload)
+                elif kind == b"r":
+                    result = output.result(_object(payload))
+        if result is None:
+            raise Broken("the answer ended before its result")
+        yield result
 
     def _kill_later(self, exec_id: str) -> None:
         task = asyncio.get_running_loop().create_task(self._kill(exec_id))
@@ -276,9 +277,9 @@ class ExecdClient:
 
     async def _kill(self, exec_id: str) -> None:
         """Best effort: a daemon that is gone has no command left, and execd itself ends what nobody follows."""
-        with contextlib.suppress(httpx.HTTPError, TimeoutError):
-            async with asyncio.timeout(_KILL_WAIT_S):
-                await self._http.post(f"/cancel?id={exec_id}")
+        with contextlib.suppress(Broken, TimeoutError):
+            async with asyncio.timeout(_KILL_WAIT_S), self._wire.request("POST", f"/cancel?id={exec_id}") as answer:
+                await answer.read()
 
     async def _lost(self, what: str, error: Exception) -> SandboxLost:
         cause = None if self._explain is None else await self._explain()
@@ -345,9 +346,9 @@ async def _pieces(spool: IO[bytes]) -> AsyncIterator[bytes]:
         yield data
 
 
-async def _frames(response: httpx.Response) -> AsyncIterator[tuple[bytes, bytes]]:
+async def _frames(answer: Answer) -> AsyncIterator[tuple[bytes, bytes]]:
     buffer = bytearray()
-    async for data in response.aiter_raw():
+    async for data in answer.pieces():
         buffer += data
         while len(buffer) >= 5:
             end = 5 + int.from_bytes(buffer[1:5], "big")
@@ -361,11 +362,14 @@ def _raw(text: str | bytes) -> bytes:
     return text if isinstance(text, bytes) else text.encode("utf-8", "surrogateescape")
 
 
-def _json(response: httpx.Response) -> dict[str, Any]:
-    if response.status_code != 200:
-        raise _refused(response.content)
-    value = json.loads(response.content)
-    assert isinstance(value, dict)
+def _object(body: bytes) -> dict[str, Any]:
+    """The JSON object of a body; a daemon that sends anything else is not ours."""
+    try:
+        value = json.loads(body)
+    except ValueError:
+        value = None
+    if not isinstance(value, dict):
+        raise DaemonError("execd's answer is not its own; is another server there?", code="unknown")
     return value
 
 
