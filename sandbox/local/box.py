@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import cast
 
 from sandbox.client import ExecdClient
 from sandbox.errors import SandboxLost
@@ -54,7 +53,7 @@ class LocalSandbox:
             items = client.stream(
                 command, timeout_s=timeout_s, stdin=stdin, max_output_bytes=max_output_bytes, session=session
             )
-            async with contextlib.aclosing(cast("AsyncGenerator[Chunk | ExecResult, None]", items)):
+            async with contextlib.aclosing(items):
                 async for item in items:
                     yield item
 

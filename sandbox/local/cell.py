@@ -243,4 +243,5 @@ def _work_beside(upper: Path) -> Path:
 def _make_work_beside(upper: Path) -> Path:
     work = _work_beside(upper)
     work.mkdir()
+    upper.chmod(0o755)  # its mode is the mode of `/`
     return work

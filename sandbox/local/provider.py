@@ -128,17 +128,18 @@ class LocalProvider:
     ) -> AsyncIterator[LocalSandbox]:
         """A sandbox over `image` whose writes are kept in `upper`, to become a layer once the `with` has ended.
 
-        `upper` is the absolute path of an existing, empty directory with the mode that `/` shall have. Its parent is
-        the caller's, on a file system that takes overlays, and holds `<upper>.work` for the while. What is written to
+        `upper` is the absolute path of an existing, empty directory. Its parent is the caller's, on a file system that
+        takes overlays, and holds `<upper>.work` for the while. What is written to
         `/tmp` is not kept. When the `with` has ended nothing writes to `upper` any more.
         """
         spec = SandboxSpec(image=image.reference, egress=egress, env=env or {}, workdir=workdir, lifetime_s=lifetime_s)
         ticket = Ticket(_new_id(), spec, image=image, keep_upper=upper)
-        async with self._held(ticket, acquire_timeout_s) as box:
-            yield box
-        cell = self._cells.get(ticket.sandbox_id)
-        if cell is not None:
-            await cell.process.ended.wait()
+        self._open_site()  # a closed provider would leave us waiting for an end that never comes
+        try:
+            async with self._held(ticket, acquire_timeout_s) as box:
+                yield box
+        finally:
+            await ticket.gone.wait()
 
     @contextlib.asynccontextmanager
     async def _held(self, ticket: Ticket, acquire_timeout_s: float) -> AsyncIterator[LocalSandbox]:
@@ -164,11 +165,14 @@ class LocalProvider:
         holds_slot = False
         cell: Cell | None = None
         client: ExecdClient | None = None
+        held = contextlib.ExitStack()
         try:
             with ticket.creating:
                 ticket.clock.enter("queue")
                 holds_slot = await self._slots.acquire()
-                cell = await self._create(ticket)
+                ticket.clock.enter("pull")
+                image = ticket.image or await self._resolve(ticket.spec.image, held)
+                cell = self._start(ticket, image)
                 client = ExecdClient(cell.host, cell.port, cell.token, explain=cell.explain)
                 ticket.hand_over(await self._await_daemon(ticket, cell, client))
                 outcome = "ended"
@@ -178,33 +182,36 @@ class LocalProvider:
             outcome = "failed"
             ticket.fail(error if isinstance(error, SandboxError) else _surprise(ticket, error))
         finally:
-            await self._bury(ticket, cell, client)
-            if holds_slot:
-                self._slots.release()
-            self._tickets.discard(ticket)
+            try:
+                await self._bury(ticket, cell, client)
+            finally:
+                held.close()
+                if holds_slot:
+                    self._slots.release()
+                self._tickets.discard(ticket)
+                ticket.gone.set()
             self._report(ticket, cell, outcome, time.monotonic() - began)
 
-    async def _create(self, ticket: Ticket) -> Cell:
+    async def _resolve(self, reference: str, held: contextlib.ExitStack) -> StoredImage:
+        """The image, held in the store until `held` is closed so that nobody removes it under the sandbox."""
+        if reference == host.REFERENCE:
+            return self.host_image
+        image = await anyio.to_thread.run_sync(self.store.resolve, reference, abandon_on_cancel=True)
+        held.enter_context(self.store.hold(image.digest))
+        if not image.host_programs:
+            return image
+        # The store keeps what a recipe added; the host's own layer, and Python, are those of the host as it is now.
+        return replace(image, layers=(*self.host_image.layers, *image.layers), python=self.host_image.python)
+
+    def _start(self, ticket: Ticket, image: StoredImage) -> Cell:
         site = self._open_site()
-        ticket.clock.enter("pull")
-        image = ticket.image or await self._resolve(site, ticket.spec.image)
         ticket.clock.enter("start")
         in_use = [cell.request.cpus for cell in self._cells.values() if cell.request.cpus]
         wanted = ticket.spec.cpus
         cpus = choose_cpus(wanted, site.cpus, in_use) if wanted is not None else None
-        request = Request(ticket.sandbox_id, ticket.spec, image, cpus, ticket.keep_upper)
-        cell = Cell.start(site, request)
+        cell = Cell.start(site, Request(ticket.sandbox_id, ticket.spec, image, cpus, ticket.keep_upper))
         self._cells[ticket.sandbox_id] = cell
         return cell
-
-    async def _resolve(self, site: Site, reference: str) -> StoredImage:
-        if reference == host.REFERENCE:
-            return site.host
-        image = await anyio.to_thread.run_sync(self.store.resolve, reference, abandon_on_cancel=True)
-        if not image.host_programs:
-            return image
-        # The store keeps what a recipe added; the host's own layer, and Python, are those of the host as it is now.
-        return replace(image, layers=(*site.host.layers, *image.layers), python=site.host.python)
 
     async def _await_daemon(self, ticket: Ticket, cell: Cell, client: ExecdClient) -> LocalSandbox:
         """Wait until the daemon answers, and keep what it says about itself: the proof of never used."""
@@ -244,13 +251,16 @@ class LocalProvider:
             with contextlib.suppress(Exception):
                 await client.aclose()
         if cell.process.ended.is_set():
-            self._later(self._remover.submit(cell.remove))
+            removal = self._later(self._remover.submit(cell.remove))
             del self._cells[ticket.sandbox_id]
+            if ticket.keep_upper is not None:
+                await asyncio.wait([removal])
 
-    def _later(self, removal: Future[None]) -> None:
+    def _later(self, removal: Future[None]) -> asyncio.Future[None]:
         future = asyncio.wrap_future(removal)
         self._removals.add(future)
         future.add_done_callback(self._removed)
+        return future
 
     def _removed(self, removal: asyncio.Future[None]) -> None:
         self._removals.discard(removal)

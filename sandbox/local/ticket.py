@@ -55,6 +55,8 @@ class Ticket:
     created_at: str = field(default_factory=lambda: datetime.now(UTC).isoformat(timespec="milliseconds"))
     settled: anyio.Event = field(default_factory=anyio.Event)
     released: anyio.Event = field(default_factory=anyio.Event)
+    gone: anyio.Event = field(default_factory=anyio.Event)
+    """Nothing runs in it any more; for an image build, nothing but the kept upper directory is left."""
     creating: anyio.CancelScope = field(default_factory=anyio.CancelScope)
     """The create runs in it. Releasing cancels it: nobody waits for what nobody wants."""
     box: LocalSandbox | None = None
