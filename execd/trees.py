@@ -52,9 +52,9 @@ class Relay:
             self._close()
             self._connection.end_chunks()
             return
-        if self._connection.backlog > BACKLOG:
-            self._loop.forget(self._worker.out_r)
         self._connection.send_chunk(data)
+        if self._connection.backlog > BACKLOG and not self._connection.closed:
+            self._loop.forget(self._worker.out_r)  # until the client has taken what waits
 
     def _gone(self):
         self._worker.kill()
