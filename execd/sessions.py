@@ -5,7 +5,7 @@ import time
 
 from . import procs
 from .protocol import Refusal
-from .shell import Shell
+from .shell import ABORT_SIGNAL, Shell
 
 GRACE_S = 0.5
 SWEEP_S = 0.02
@@ -79,7 +79,24 @@ class Session:
             self._current.add_output(data)
 
     def on_report(self, status):
-        """The shell reported the end of the command."""
+        """The shell reported the end of the command. One that was aborted ends when its last process has."""
+        if self._killing:
+            self._kill_rest(self._shell, status, time.monotonic() + GRACE_S)
+            return
+        self._last_status = status
+        self._finish(status, False)
+
+    def _kill_rest(self, shell, status, until):
+        if shell is not self._shell or self._current is None:
+            return
+        rest = self._command_processes()
+        if rest and time.monotonic() < until + GRACE_S:
+            if time.monotonic() > until:
+                status = 128 + _signal.SIGKILL
+                procs.signal_all(rest, _signal.SIGKILL)
+            self._host.loop.after(SWEEP_S, lambda: self._kill_rest(shell, status, until))
+            return
+        shell.drain()
         self._last_status = status
         self._finish(status, False)
 
@@ -93,7 +110,8 @@ class Session:
             self._directory = shell.directory
         self._last_status = 0
         if self._current is not None:
-            self._finish(procs.exit_code(wait_status), True)
+            code = procs.exit_code(wait_status)
+            self._finish(128 + _signal.SIGTERM if code == 128 + ABORT_SIGNAL else code, True)
 
     def _finish(self, exit_code, restarted):
         record, self._current = self._current, None
@@ -111,22 +129,30 @@ class Session:
             self._kill_command()
 
     def _kill_command(self):
-        """End the command's tree: TERM, a grace, KILL. The shell is stopped first, so nothing more of the text runs."""
+        """End the command: what is left of its text is skipped, its processes get TERM, after a grace KILL."""
         if self._killing or self._shell is None:
             return
         self._killing = True
-        procs.send_signal(self._shell.pid, _signal.SIGSTOP)
-        procs.signal_all(procs.descendants(self._shell.pid, self._old_processes), _signal.SIGTERM)
-        self._sweep(time.monotonic() + GRACE_S)
+        self._shell.abort(128 + _signal.SIGTERM)
+        procs.signal_all(self._command_processes(), _signal.SIGTERM)
+        self._host.loop.after(SWEEP_S, lambda record=self._current: self._sweep(record, time.monotonic() + GRACE_S))
 
-    def _sweep(self, until):
-        if not self._killing or self._shell is None:
+    def _command_processes(self):
+        """Everything below the shell that was not there before the command."""
+        return procs.descendants(self._shell.pid, self._old_processes)
+
+    def _sweep(self, record, until):
+        """Until the aborted command's end is reported: at the end of the grace its processes are killed, later the
+        shell as well (a builtin that waits cannot be aborted)."""
+        if record is not self._current or self._shell is None:
             return
-        tree = procs.descendants(self._shell.pid, self._old_processes)
-        if tree and time.monotonic() < until:
-            self._host.loop.after(SWEEP_S, lambda: self._sweep(until))
+        now = time.monotonic()
+        if now > until + GRACE_S:
+            self.kill_tree(self._old_processes)
             return
-        self.kill_tree(self._old_processes)
+        if now > until:
+            procs.signal_all(self._command_processes(), _signal.SIGKILL)
+        self._host.loop.after(SWEEP_S, lambda: self._sweep(record, until))
 
     def kill_tree(self, spared=frozenset()):
         """KILL everything below the shell except `spared`, then the shell. Bounded: a fork bomb is stopped first."""

@@ -8,12 +8,14 @@ behind it, lines that report the status. Laws:
   open the socket (a socket cannot be opened through /proc). What shares bash's own process can of course end itself.
 - `eval` has stdin, stdout and stderr redirected and the private descriptors closed, and undoes that at its end; so each
   command starts with fresh standard descriptors, while other descriptors that it opened stay.
+- A command that must end early is aborted inside bash: the trap of ABORT_SIGNAL sets a DEBUG trap under `extdebug`,
+  which skips every command and breaks every loop that is left of the text, until the lines behind it remove it. So
+  nothing more of the text runs, and the shell is kept with its variables and functions.
 - Foreground output is in the pipe before the report: on a report the daemon takes what the pipe holds at that moment.
 """
 
 import fcntl
 import os
-import random
 import struct
 from _socket import AF_UNIX, SOCK_STREAM, socketpair
 
@@ -29,10 +31,14 @@ F_SETPIPE_SZ = 1031
 FIONREAD = 0x541B
 ENV_SAVE_LIMIT = 4 << 20
 
+ABORT_SIGNAL = 62
+RECOVER = b"builtin trap - DEBUG"
 PRELUDE = b"""exec 51<&0
 _execd_status() { builtin return "$1"; }
 builtin shopt -s expand_aliases
-"""
+builtin trap 'builtin shopt -s extdebug; builtin trap '\\''builtin break 1000 2>/dev/null; \\
+[[ $BASH_COMMAND == "%s" ]]'\\'' DEBUG; builtin break 1000 2>/dev/null' %d
+""" % (RECOVER, ABORT_SIGNAL)
 
 
 def find_bash(env):
@@ -48,6 +54,10 @@ def find_bash(env):
 def quoted(text):
     """One bash word that stands for exactly these bytes."""
     return b"'" + text.replace(b"'", b"'\\''") + b"'"
+
+
+def _nonce():
+    return str(int.from_bytes(os.urandom(8), "big")).encode("ascii")
 
 
 def _waiting_bytes(fd):
@@ -111,7 +121,7 @@ class Shell:
     def start(self, command, last_status, stdin):
         """Run a command; its end is told to the owner by `on_report`, or by the end of the process."""
         self._discard_output()
-        self._nonce = b"%d" % random.SystemRandom().getrandbits(62)
+        self._nonce = _nonce()
         source = b"/dev/null"
         if stdin:
             self._open_stdin(stdin)
@@ -120,7 +130,19 @@ class Shell:
         self._write(
             b"_execd_status %d && builtin :\n" % last_status
             + b"builtin eval -- %s <%s >&%d 2>&1 %s\n" % (quoted(command), source, OUTPUT_FD, private)
-            + b"builtin printf 'S%%s %%s\\0' \"$?\" %s >&%d\n" % (self._nonce, CONTROL_FD)
+            + self._report(b'"$?"')
+        )
+
+    def abort(self, exit_code):
+        """Skip what is left of the command and report its end with `exit_code`. Its processes are not touched."""
+        procs.send_signal(self.pid, ABORT_SIGNAL)
+        self._nonce = _nonce()
+        self._write(RECOVER + b"\nbuiltin shopt -u extdebug\n" + self._report(b"%d" % exit_code))
+
+    def _report(self, status):
+        """Script lines that report a status, then the directory and the exported variables."""
+        return (
+            b"builtin printf 'S%%s %%s\\0' %s %s >&%d\n" % (status, self._nonce, CONTROL_FD)
             + b"{ builtin printf 'D%%s\\0E' \"$PWD\"; builtin export -p; builtin printf '\\0'; } >&%d\n" % CONTROL_FD
         )
 
