@@ -284,14 +284,20 @@ def _choose(base: StoredImage, plan: BuildPlan) -> PythonChoice:
 @asynccontextmanager
 async def _alone(store: ImageStore, digest: str) -> AsyncIterator[None]:
     """Only one builder of an image at a time, over all processes."""
-    with (store.root / "staging" / f"{digest.removeprefix('sha256:')[:24]}.lock").open("ab") as lock:
-        while True:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                await anyio.sleep(0.2)
+    path = store.root / "staging" / f"build-{digest.removeprefix('sha256:')[:24]}.lock"
+    while True:
+        lock = path.open("ab")
+        with contextlib.suppress(BlockingIOError):
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if os.fstat(lock.fileno()).st_nlink:
+                break  # else the builder before us has just removed the file that we locked
+        lock.close()
+        await anyio.sleep(0.2)
+    try:
         yield
+    finally:
+        path.unlink()
+        lock.close()
 
 
 def clean_upper(upper: Path) -> None:

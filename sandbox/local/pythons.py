@@ -44,11 +44,11 @@ def choose_python(wanted: str, *, versions: Path | None = None, system: Sequence
     `X.Y` with a note, else the newest of its line under pyenv with a note. Raises `ImageError` naming what was found.
     """
     pyenv = _under_pyenv(pyenv_versions() if versions is None else versions)
+    if wanted in pyenv:
+        return _from_pyenv(wanted, pyenv[wanted], "")
     folders = [Path("/usr/local/bin"), Path("/usr/bin")] if system is None else system
     line = wanted.split(".")[:2]
     of_system = [found for found in _of_system(folders, line) if _matches(found[0], line)]
-    if wanted in pyenv:
-        return _from_pyenv(wanted, pyenv[wanted], "")
     exact = len(wanted.split(".")) == 3
     for version, executable in of_system:
         note = "" if not exact or version == wanted else f"asked for {wanted}, used the system's {version}"
