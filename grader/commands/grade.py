@@ -125,7 +125,7 @@ def _run(campaign: Campaign, *, as_json: bool) -> int:
             open_grounds=partial(open_grounds, campaign, revision),
             code_revision=revision,
             progress=partial(Progress, sys.stderr),
-            emit=print_line if as_json else lambda _: None,
+            emit=print_line if as_json else None,
         )
     )
     keys = [key(job) for job in plan.jobs]
