@@ -63,7 +63,11 @@ def regrade(
     name = parser or _parser_of(task)
     content = _read(log)
     judgement = judge(
-        task.fail_to_pass, task.pass_to_pass, parse_log(name, content, framing=framing), exit_code=exit_code
+        task.fail_to_pass,
+        task.pass_to_pass,
+        parse_log(name, content, framing=framing),
+        exit_code=exit_code,
+        eval_type=task.plan.eval_type if task.plan else "pass_and_fail",
     )
     return Regraded(task.task_id, name, hashlib.sha256(content).hexdigest(), judgement)
 

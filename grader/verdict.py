@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Literal
+
+from tasksets.task import EvalType
 
 
 class TestStatus(StrEnum):
@@ -69,11 +70,6 @@ class Judgement:
     statuses: Mapping[str, TestStatus] = field(default_factory=dict)
     missing: tuple[str, ...] = ()
     """Listed tests without a result: neither passed nor failed, though official rules count them as failed."""
-
-
-EvalType = Literal["pass_and_fail", "fail_only"]
-"""A row's `eval_type`. `pass_and_fail`: a listed test that the log does not name did not pass. `fail_only`: the log
-names failed tests only, so it passed."""
 
 
 @dataclass(frozen=True)

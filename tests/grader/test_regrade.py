@@ -102,6 +102,13 @@ def test_a_row_without_a_parser_needs_one(taskset: Path, capsys: pytest.CaptureF
     assert "resolved" == told(capsys)["outcome"]
 
 
+def test_a_rows_eval_type_is_heeded(taskset: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Where a row's logs name failures only, a listed test that the log does not name succeeded."""
+    write_jsonl(taskset, [verified_2026(instance_id=TASK, eval_type="fail_only", **LISTS)])
+    assert 0 == main(command(taskset, LOG.replace(f"PASSED {OLD}".encode(), b""), "--json"))
+    assert "resolved" == told(capsys)["outcome"]
+
+
 def test_a_task_that_any_patch_would_pass_is_refused(taskset: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """An empty FAIL_TO_PASS gives no verdict and exit status 3."""
     assert 3 == main(command(taskset, LOG, "--json", task="lamps__lamp-3"))

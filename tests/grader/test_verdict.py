@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from grader.verdict import Cause, EvalType, Judgement, LogResults, Outcome, TestLists, TestStatus, judge
+from grader.verdict import Cause, Judgement, LogResults, Outcome, TestLists, TestStatus, judge
+from tasksets.task import EvalType
 
 F2P, P2P = "t.py::new", "t.py::old"
 
