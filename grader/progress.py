@@ -64,11 +64,12 @@ class Progress:
         self._total, self._before, self._clock = total, before, clock
         self._outcomes: Counter[Outcome] = Counter()
         self._in_flight = 0
-        self._began = clock()
+        self._began: float | None = None
         self._drawn = False
 
     def began(self) -> None:
-        """A grading is in flight."""
+        """A grading is in flight. The rate counts from the first, not from the building of images."""
+        self._began = self._clock() if self._began is None else self._began
         self._in_flight += 1
 
     def gave_back(self) -> None:
@@ -80,7 +81,8 @@ class Progress:
         self._outcomes[grading.outcome] += 1
 
     def standing(self) -> Standing:
-        return Standing(self._total, self._before, self._outcomes.copy(), self._in_flight, self._clock() - self._began)
+        elapsed_s = 0.0 if self._began is None else self._clock() - self._began
+        return Standing(self._total, self._before, self._outcomes.copy(), self._in_flight, elapsed_s)
 
     def say(self, text: str) -> None:
         """A line of the story that stays."""

@@ -55,3 +55,15 @@ def test_elsewhere_only_plain_lines_are_written() -> None:
 
     assert out.getvalue().isprintable() or out.getvalue().rstrip("\n").isprintable()
     assert out.getvalue().endswith("\n")
+
+
+def test_the_rate_does_not_count_the_building_of_images() -> None:
+    """Time before the first grading says nothing about how long the others take."""
+    now = [0.0]
+    progress = Progress(io.StringIO(), 3, 0, clock=lambda: now[0])
+    now[0] = 600.0
+    progress.began()
+    now[0] = 660.0
+    progress.ended(grading())
+
+    assert "1.0/min, eta 2m00s" in progress.standing().line()
