@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -35,12 +34,11 @@ class LocalSandbox:
         max_output_bytes: int = DEFAULT_MAX_OUTPUT_BYTES,
         session: str = "main",
     ) -> ExecResult:
-        with self._open() as client:
-            return await client.run(
-                command, timeout_s=timeout_s, stdin=stdin, max_output_bytes=max_output_bytes, session=session
-            )
+        return await self._client.run(
+            command, timeout_s=timeout_s, stdin=stdin, max_output_bytes=max_output_bytes, session=session
+        )
 
-    async def stream(
+    def stream(
         self,
         command: str | bytes,
         *,
@@ -49,46 +47,30 @@ class LocalSandbox:
         max_output_bytes: int = DEFAULT_MAX_OUTPUT_BYTES,
         session: str = "main",
     ) -> AsyncIterator[Chunk | ExecResult]:
-        with self._open() as client:
-            items = client.stream(
-                command, timeout_s=timeout_s, stdin=stdin, max_output_bytes=max_output_bytes, session=session
-            )
-            async with contextlib.aclosing(items):
-                async for item in items:
-                    yield item
+        return self._client.stream(
+            command, timeout_s=timeout_s, stdin=stdin, max_output_bytes=max_output_bytes, session=session
+        )
 
     async def read(self, path: str, *, offset: int = 0, limit: int | None = None) -> bytes:
-        with self._open() as client:
-            return await client.read(path, offset=offset, limit=limit)
+        return await self._client.read(path, offset=offset, limit=limit)
 
     async def write(self, path: str, data: bytes, *, mode: int | None = None) -> None:
-        with self._open() as client:
-            await client.write(path, data, mode=mode)
+        await self._client.write(path, data, mode=mode)
 
     async def upload(self, local: Path, remote: str) -> None:
-        with self._open() as client:
-            await client.upload(local, remote)
+        await self._client.upload(local, remote)
 
     async def download(self, remote: str, local: Path) -> None:
-        with self._open() as client:
-            await client.download(remote, local)
+        await self._client.download(remote, local)
 
     async def facts(self, *, canary: tuple[str, int] | None = None) -> Facts:
-        with self._open() as client:
-            return await client.facts(canary=canary)
+        return await self._client.facts(canary=canary)
 
-    @contextlib.contextmanager
-    def _open(self) -> Iterator[ExecdClient]:
-        """The client, for a sandbox that has not ended. httpx raises `RuntimeError` once its client is closed."""
-        self._check(None)
-        try:
-            yield self.client
-        except RuntimeError as error:
-            self._check(error)
-            raise
-
-    def _check(self, error: RuntimeError | None) -> None:
+    @property
+    def _client(self) -> ExecdClient:
+        """The client, for a sandbox that has not ended. Raises `SandboxLost` for one that has."""
         cause = self.ended_because()
         if cause is not None:
             message = f"sandbox {self.identity.sandbox_id} has ended ({cause}): take a new sandbox"
-            raise SandboxLost(message, cause=cause) from error
+            raise SandboxLost(message, cause=cause)
+        return self.client
