@@ -280,8 +280,12 @@ def create_or_resume(
     another identity, or when a task or recipe that already gave a verdict has changed; and `UsageError` when another
     process writes the run or the file is not a ledger of this version.
     """
-    run_dir.mkdir(parents=True, exist_ok=True)
-    with _only_writer(run_dir):
+    try:
+        run_dir.mkdir(parents=True, exist_ok=True)
+        lock = os.open(run_dir / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    except OSError as error:
+        raise UsageError(f"{run_dir}: cannot be made or written ({error.strerror}); name another --runs-dir") from error
+    with _only_writer(run_dir, lock):
         connection = _connect(ledger_path(run_dir), writable=True)
         try:
             ledger = Ledger(connection, run_dir, identity_hash(identity))
@@ -318,9 +322,8 @@ def read_only(run_dir: Path) -> Iterator[Ledger]:
 
 
 @contextmanager
-def _only_writer(run_dir: Path) -> Iterator[None]:
+def _only_writer(run_dir: Path, descriptor: int) -> Iterator[None]:
     # The kernel drops the lock when the process ends, however it ends; so there is nothing to clean after kill -9.
-    descriptor = os.open(run_dir / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

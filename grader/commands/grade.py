@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from cyclopts import Group, Parameter
 
 from grader.console import Exit, printable
+from grader.errors import UsageError
 from grader.verdict import Cause
 
 if TYPE_CHECKING:
@@ -100,7 +101,13 @@ def grade(
 
 
 def _ids(only: Sequence[str] | None) -> list[str] | None:
-    return [task_id.strip() for text in only for task_id in text.split(",") if task_id.strip()] if only else None
+    """The ids of `--only`. Naming none is a mistake (an empty variable in a script), not a wish for all."""
+    if only is None:
+        return None
+    ids = [task_id.strip() for text in only for task_id in text.split(",") if task_id.strip()]
+    if not ids:
+        raise UsageError("--only names no task; give ids, or leave the flag out for all tasks")
+    return ids
 
 
 def _run(campaign: Campaign, *, as_json: bool) -> int:

@@ -80,6 +80,8 @@ GRADE = ("grade", "--taskset", "tasks.jsonl", "--run", "r")
         pytest.param(("grade", "--taskset", "binary.jsonl", "--run", "r"), "binary.jsonl", id="binary task set"),
         pytest.param(("grade", "--taskset", "empty.jsonl", "--run", "r"), "empty.jsonl", id="empty task set"),
         pytest.param((*GRADE, "--only", "demo__oen-1"), "near: demo__one-1", id="unknown id"),
+        pytest.param((*GRADE, "--only", ""), "--only names no task", id="no id"),
+        pytest.param((*GRADE, "--runs-dir", "tasks.jsonl"), "tasks.jsonl/r: cannot be made", id="runs dir is a file"),
         pytest.param((*GRADE, "--patches", "none.jsonl"), "none.jsonl: cannot be read", id="missing patches"),
         pytest.param(
             (*GRADE, "--patches", "broken.jsonl"), "broken.jsonl:1: has no model_name", id="malformed patches"
