@@ -77,18 +77,20 @@ def overlay_options_length(plan: Plan) -> int:
     return sum(len(str(path)) + len("/oldroot:") for path in paths) + len("lowerdir=,upperdir=,workdir=,userxattr")
 
 
-def command_line(bwrap: Path, plan: Plan, command: Sequence[str], *, status_fd: int) -> list[str]:
+def command_line(
+    bwrap: Path, plan: Plan, command: Sequence[str], *, status_fd: int, seccomp_fd: int | None = None
+) -> list[str]:
     """The argument vector that runs `command` as PID 1 of the planned sandbox.
 
     `status_fd` gets bubblewrap's JSON lines: `child-pid` once the sandbox's first process exists, `exit-code` at its
-    end.
+    end. `seccomp_fd` is read by bubblewrap: a filter of system calls.
     """
     return [
         str(bwrap),
         *_namespaces(plan),
         *_root(plan),
         *_proc_and_dev(plan),
-        *_powers(),
+        *_powers(seccomp_fd),
         *("--json-status-fd", str(status_fd), "--clearenv", "--chdir", "/", "--"),
         *command,
     ]
@@ -128,6 +130,7 @@ def _proc_and_dev(plan: Plan) -> list[str]:
     return ["--proc", "/proc", *read_only, *covered, "--dev", "/dev", *shm, "--ro-bind", str(plan.zipapp), ZIPAPP]
 
 
-def _powers() -> list[str]:
+def _powers(seccomp_fd: int | None) -> list[str]:
     kept = [argument for capability in CAPABILITIES for argument in ("--cap-add", capability)]
-    return ["--cap-drop", "ALL", *kept]
+    filtered = [] if seccomp_fd is None else ["--seccomp", str(seccomp_fd)]
+    return ["--cap-drop", "ALL", *kept, *filtered]

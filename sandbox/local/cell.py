@@ -152,9 +152,11 @@ def _start(
     ours.callback(os.close, status_write)
     plan = _plan(site, request, scratch, cgroup)
     daemon = daemon_argv(request.image.python, ZIPAPP, listen_fd=listener.fileno(), config_fd=config_fd)
+    seccomp_fd = site.open_seccomp(ours)
+    passed = (listener.fileno(), config_fd, status_write, seccomp_fd)
     start = Start(
-        argv=command_line(site.bwrap, plan, daemon, status_fd=status_write),
-        pass_fds=(listener.fileno(), config_fd, status_write),
+        argv=command_line(site.bwrap, plan, daemon, status_fd=status_write, seccomp_fd=seccomp_fd),
+        pass_fds=tuple(fd for fd in passed if fd is not None),
         env={INSTANCE_VARIABLE: str(site.instance.root)},
         log=scratch.log,
         cpus=request.cpus,

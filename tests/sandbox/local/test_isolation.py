@@ -13,6 +13,7 @@ import pytest
 
 from sandbox import LocalConfig, SandboxSpec, open_provider
 from sandbox.local.provider import LocalProvider
+from sandbox.local.seccomp import ARCHITECTURES, DENIED
 from sandbox.provider import Sandbox
 from sandbox.testing import output
 
@@ -148,6 +149,18 @@ async def test_no_more_power_can_be_had(box: Sandbox) -> None:
     for command in commands:
         assert 0 != await status(box, command), command
     assert b"NoNewPrivs:\t1\n" == await output(box, "grep NoNewPrivs /proc/self/status")
+
+
+@pytest.mark.parametrize("name", sorted(DENIED))
+async def test_calls_that_no_namespace_divides_are_denied(box: Sandbox, name: str) -> None:
+    """Keyrings, BPF, performance events, io_uring and userfaultfd answer EPERM; other calls are not touched."""
+    if os.uname().machine not in ARCHITECTURES:
+        pytest.skip(f"no filter is known for {os.uname().machine}")
+    number = DENIED[name][ARCHITECTURES[os.uname().machine][0][1]]
+    call = "import ctypes; c = ctypes.CDLL(None, use_errno=True); print(c.syscall({}, 0, -3, 0), ctypes.get_errno())"
+    assert b"-1 1\n" == await output(box, f"python3 -c '{call.format(number)}'")
+    allowed = {"x86_64": 39, "aarch64": 172}[os.uname().machine]  # getpid
+    assert b"-1" not in await output(box, f"python3 -c '{call.format(allowed)}'")
 
 
 async def test_the_root_cannot_be_left(box: Sandbox) -> None:
