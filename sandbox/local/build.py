@@ -203,7 +203,7 @@ class _Job:
         await self._step(box, "activate", f"cd {self.plan.workdir} && . {VENV}/bin/activate")
         for number, command in enumerate(self.plan.install, start=1):
             self.progress(f"{self.plan.name}: install {number} of {len(self.plan.install)}")
-            await self._step(box, f"install {number}", command)
+            await self._install_step(box, f"install {number}", command)
         listing = await self._step(box, "list", f"{VENV}/bin/python -m pip list --format=freeze 2>/dev/null")
         installed = parse_installed(listing)
         differing = self.plan.differing_pins(installed)
@@ -211,6 +211,20 @@ class _Job:
             raise self._failure("pins", f"not installed as pinned: {', '.join(differing)}")
         commit = await self._step(box, "settle", settle_command(self.plan.workdir))
         return commit.splitlines()[-1], installed
+
+    async def _install_step(self, box: Sandbox, step: str, command: str) -> None:
+        """One install command, with the pins as constraints. pip applies constraints to what a package needs only to be
+        built, too, where the pins may contradict it: a command that fails is run once more without. What it then
+        installed is still compared with the pins."""
+        try:
+            await self._step(box, step, command)
+        except ImageError as error:
+            if not self.plan.constraints or error.facts.get("shell_restarted"):
+                raise
+            self.progress(f"{self.plan.name}: {step} failed with the pins as constraints; once more without")
+            await self._step(box, step, "unset PIP_CONSTRAINT")
+            await self._step(box, step, command)
+            await self._step(box, step, f"export PIP_CONSTRAINT={CONSTRAINTS}")
 
     async def _step(self, box: Sandbox, step: str, command: str) -> str:
         result = await box.run(command, timeout_s=STEP_TIMEOUT_S)
@@ -223,7 +237,12 @@ class _Job:
         elif result.shell_restarted:
             ended = f"ended the shell with exit code {result.exit_code}"
         tail = "\n".join(f"    {line}" for line in output.splitlines()[-LOG_LINES:])
-        raise self._failure(step, f"{ended}; its log ends:\n{tail}\n", exit_code=result.exit_code, command=command)
+        raise self._failure(
+            step,
+            f"{ended}; its log ends:\n{tail}\n",
+            exit_code=result.exit_code,
+            shell_restarted=result.shell_restarted,
+        )
 
     def _failure(self, step: str, what: str, **facts: object) -> ImageError:
         return ImageError(

@@ -135,6 +135,21 @@ async def test_what_is_not_as_pinned_fails_the_build(provider: LocalProvider, pl
         await build(provider, provider.store, replace(plan, pins=("six==1.17.0",)))
 
 
+async def test_pins_that_contradict_build_requirements_do_not_stop_a_build(
+    provider: LocalProvider, plan: BuildPlan
+) -> None:
+    """A command that fails under the constraints runs once more without them; the outcome still has to be as pinned."""
+    lines: list[str] = []
+    contradicted = replace(
+        plan, pins=("six==1.17.0",), install=('test -z "$PIP_CONSTRAINT"', 'test -n "$PIP_CONSTRAINT"')
+    )
+
+    with pytest.raises(ImageError, match="step `pins`"):
+        await build(provider, provider.store, contradicted, progress=lines.append)
+
+    assert 1 == len([line for line in lines if "once more without" in line])
+
+
 async def test_nothing_of_the_host_or_the_build_stays(
     provider: LocalProvider, plan: BuildPlan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
