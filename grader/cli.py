@@ -8,6 +8,15 @@ from cyclopts import App
 
 from grader.console import launch
 
+_GRADE = """Grade patches for the tasks of a task set. Run again to resume.
+
+Each patch is graded in a sandbox of its own. The run's ledger and logs lie in RUNS-DIR/RUN. The same command again goes on
+where it stopped: what has a verdict is not graded again, what has none is. Ctrl-C stops cleanly.
+
+Exit status: 0 every grading has a verdict; 2 bad flags or input; 3 tasks were refused or conditions contradicted;
+4 infrastructure left gradings without a verdict; 130 or 143 stopped by a signal.
+"""
+
 
 def build_app() -> App:
     """The command tree. Commands are named by import path, so that `--help` imports none of them."""
@@ -16,7 +25,7 @@ def build_app() -> App:
         help="Grade code patches in sandboxes that were never used before, and say why each verdict can be believed.",
         version=_version,
     )
-    app.command("grader.commands.grade:grade", help="Grade patches for the tasks of a task set. Run again to resume.")
+    app.command("grader.commands.grade:grade", help=_GRADE)
     app.command("grader.commands.report:report", help="Print a run's verdicts and denominators, or export them.")
     app.command("grader.commands.regrade:regrade", help="Judge a saved test log again, without a sandbox.")
     app.command("grader.commands.tasks:tasks_app", name="tasks", help="List, show and check the tasks of a task set.")

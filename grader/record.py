@@ -26,7 +26,10 @@ class Submission:
 
 
 class Evidence(BaseModel):
-    """All that a reader needs to believe a verdict, or to see why there is none. None: the grading did not get there."""
+    """All that a reader needs to believe a verdict, or to see why there is none.
+
+    None: the grading did not get there.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 

@@ -69,11 +69,7 @@ def grade(
 ) -> int:
     """Grade patches for the tasks of a task set, each in a sandbox of its own, and record every verdict.
 
-    The run's ledger and logs lie in RUNS-DIR/RUN. The same command again goes on where it stopped: what has a verdict
-    is not graded again, what has none is. Ctrl-C stops cleanly.
-
-    Exit status: 0 every grading has a verdict; 2 bad flags or input; 3 tasks were refused or conditions contradicted;
-    4 infrastructure left gradings without a verdict; 130 or 143 stopped by a signal.
+    `grader.cli` holds the text that `--help` prints. Returns the exit status.
     """
     from grader.campaign import load
 
