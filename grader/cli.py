@@ -10,8 +10,8 @@ from grader.console import launch
 
 _GRADE = """Grade patches for the tasks of a task set. Run again to resume.
 
-Each patch is graded in a sandbox of its own. The run's ledger and logs lie in RUNS-DIR/RUN. The same command again goes on
-where it stopped: what has a verdict is not graded again, what has none is. Ctrl-C stops cleanly.
+Each patch is graded in a sandbox of its own. The run's ledger and logs lie in RUNS-DIR/RUN. The same command again goes
+on where it stopped: what has a verdict is not graded again, what has none is. Ctrl-C stops cleanly.
 
 Exit status: 0 every grading has a verdict; 2 bad flags or input; 3 tasks were refused or conditions contradicted;
 4 infrastructure left gradings without a verdict; 130 or 143 stopped by a signal.
