@@ -1,0 +1,353 @@
+"""The way to the API server: raw JSON through the official client, and every answer as one of ours. The only seam.
+
+Requests that change the cluster answer with a value that says what is known, since "not known" is the common case that
+ownership lives on: a 5xx, a broken connection and a time-out leave the outcome of a create or delete unknown. Reads
+that somebody waits for raise `ApiFailure`. Nothing here is retried, but once for a credential that was read anew.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import time
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote, urlencode
+
+from sandbox.config import KubernetesConfig
+from sandbox.errors import ProviderUnavailable
+from sandbox.kube.snapshot import Pod, PodEvent, WatchEvent, parse_events, parse_pod, parse_watch_event
+
+if TYPE_CHECKING:
+    import aiohttp
+
+SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
+REQUEST_S = 30.0
+CONNECT_S = 10.0
+POOL = 64
+"""Connections at once."""
+
+_RELOAD_PAUSE_S = 5.0
+
+
+class ApiFailure(Exception):
+    """The server did not do what was asked. `status` is 0 when no answer came."""
+
+    def __init__(self, what: str, status: int, reason: str, said: str, retry_after_s: float | None = None) -> None:
+        super().__init__(f"{what}: {status or 'no answer'} {reason}: {said}".rstrip(": "))
+        self.what = what
+        self.status = status
+        self.reason = reason
+        self.said = said
+        self.retry_after_s = retry_after_s
+
+    @property
+    def is_unknown(self) -> bool:
+        """Whether a request that changes something may have been carried out all the same."""
+        return self.status == 0 or self.status >= 500
+
+
+@dataclass(frozen=True)
+class Created:
+    """The pod is stored."""
+
+    pod: Pod
+
+
+@dataclass(frozen=True)
+class NameTaken:
+    """A pod of that name exists: ours, from an earlier request, or another's."""
+
+
+@dataclass(frozen=True)
+class Throttled:
+    """Not stored; the server asked to wait."""
+
+    retry_after_s: float | None
+    said: str
+
+
+@dataclass(frozen=True)
+class Rejected:
+    """Not stored, and the same request would be rejected again."""
+
+    failure: ApiFailure
+
+
+@dataclass(frozen=True)
+class Unknown:
+    """It may have been carried out, or may be yet. `by_server`: the server answered with an error of its own."""
+
+    said: str
+    by_server: bool
+
+
+@dataclass(frozen=True)
+class Found:
+    """The pod as it is now."""
+
+    pod: Pod
+
+
+@dataclass(frozen=True)
+class Absent:
+    """There is no such pod now."""
+
+
+@dataclass(frozen=True)
+class DeleteAccepted:
+    """The pod is gone, or ends within its grace."""
+
+
+@dataclass(frozen=True)
+class OtherUid:
+    """A pod of that name exists, and it is another one; it was left alone."""
+
+
+CreateAnswer = Created | NameTaken | Throttled | Rejected | Unknown
+ReadAnswer = Found | Absent | Unknown
+DeleteAnswer = DeleteAccepted | Absent | OtherUid | Throttled | Unknown
+
+
+class Api:
+    """One connection pool to one API server. Made by `open_api`."""
+
+    def __init__(self, config: KubernetesConfig, client: Any, namespace: str) -> None:
+        self.namespace = namespace
+        self._config = config
+        self._client = client
+        self._reload = asyncio.Lock()
+        self._reloaded_at = time.monotonic()
+
+    @property
+    def server(self) -> str:
+        """The URL of the API server."""
+        return str(self._client.configuration.host).rstrip("/")
+
+    # -- pods ----------------------------------------------------------------------------------------------------------
+
+    async def create_pod(self, manifest: Mapping[str, Any]) -> CreateAnswer:
+        """Send one create. Never raises."""
+        try:
+            return Created(parse_pod(await self.call("POST", self._pods(), manifest)))
+        except ApiFailure as failure:
+            return _create_answer(failure)
+        except ValueError as error:
+            return Unknown(str(error), by_server=True)
+
+    async def read_pod(self, name: str) -> ReadAnswer:
+        """The pod of that name, whosever it is. Never raises."""
+        try:
+            return Found(parse_pod(await self.call("GET", self._pods(name))))
+        except ApiFailure as failure:
+            return Absent() if failure.status == 404 else Unknown(str(failure), failure.status != 0)
+        except ValueError as error:
+            return Unknown(str(error), by_server=True)
+
+    async def delete_pod(self, name: str, uid: str, *, grace_s: int) -> DeleteAnswer:
+        """Delete the pod of that name only if it has that UID. Never raises."""
+        options = {
+            "apiVersion": "v1",
+            "kind": "DeleteOptions",
+            "gracePeriodSeconds": grace_s,
+            "preconditions": {"uid": uid},
+            "propagationPolicy": "Background",
+        }
+        try:
+            await self.call("DELETE", self._pods(name), options)
+        except ApiFailure as failure:
+            if failure.status == 404:
+                return Absent()
+            if failure.status == 409:
+                return OtherUid()
+            if failure.status == 429:
+                return Throttled(failure.retry_after_s, failure.said)
+            return Unknown(str(failure), failure.status != 0)
+        return DeleteAccepted()
+
+    async def list_pods(self, selector: str) -> tuple[list[Pod], str]:
+        """All pods that match, and the version to watch from. Raises `ApiFailure`."""
+        pods: list[Pod] = []
+        query = {"labelSelector": selector, "limit": "500"}
+        while True:
+            page = await self.call("GET", self._pods() + "?" + urlencode(query))
+            pods += [parse_pod(item) for item in page.get("items") or []]
+            metadata = page.get("metadata") or {}
+            if not metadata.get("continue"):
+                return pods, str(metadata.get("resourceVersion") or "")
+            query["continue"] = str(metadata["continue"])
+
+    async def watch_pods(self, selector: str, version: str, *, timeout_s: float) -> AsyncIterator[WatchEvent]:
+        """Lines of one watch until the server ends it, at the latest after `timeout_s`. Raises `ApiFailure`, also
+        when nothing at all came in that time and a little more: the connection is dead on one side."""
+        query = {
+            "watch": "true",
+            "labelSelector": selector,
+            "resourceVersion": version,
+            "allowWatchBookmarks": "true",
+            "timeoutSeconds": str(max(1, round(timeout_s))),
+        }
+        async with self._open("GET", self._pods() + "?" + urlencode(query), None, read_s=timeout_s + 5.0) as response:
+            async for line in _lines(response):
+                try:
+                    yield parse_watch_event(json.loads(line))
+                except ValueError as error:
+                    raise ApiFailure("watch pods", 0, "Garbled", str(error)) from error
+
+    async def pod_events(self, uid: str) -> tuple[PodEvent, ...]:
+        """What the cluster noted about a pod, oldest first. Empty when it cannot be read: it is for explanation."""
+        query = urlencode({"fieldSelector": f"involvedObject.uid={uid}", "limit": "100"})
+        try:
+            return parse_events(await self.call("GET", f"{self.path('events')}?{query}", timeout_s=5.0))
+        except ApiFailure:
+            return ()
+
+    # -- anything else -------------------------------------------------------------------------------------------------
+
+    def path(self, plural: str, name: str | None = None, *, group: str = "api/v1") -> str:
+        """The path of a kind of object, or of one object, in the namespace."""
+        where = f"/{group}/namespaces/{quote(self.namespace)}/{plural}"
+        return where if name is None else f"{where}/{quote(name)}"
+
+    async def call(
+        self, method: str, path: str, body: Mapping[str, Any] | None = None, *, timeout_s: float = REQUEST_S
+    ) -> dict[str, Any]:
+        """One request and its JSON. Raises `ApiFailure`."""
+        for may_reload in (True, False):
+            try:
+                async with self._open(method, path, body, total_s=timeout_s) as response:
+                    answer = json.loads(await response.read())
+                return answer if isinstance(answer, dict) else {}
+            except ApiFailure as failure:
+                if failure.status != 401 or not may_reload or not await self._reloaded():
+                    raise
+            except ValueError as error:
+                raise ApiFailure(f"{method} {path}", 0, "Garbled", str(error)) from error
+        raise AssertionError("unreachable")
+
+    @asynccontextmanager
+    async def _open(
+        self,
+        method: str,
+        path: str,
+        body: Mapping[str, Any] | None,
+        *,
+        total_s: float | None = None,
+        read_s: float | None = None,
+    ) -> AsyncIterator[aiohttp.ClientResponse]:
+        """The response to a request, its head read and its status good. Raises `ApiFailure`, also for what goes wrong
+        while the caller reads."""
+        import aiohttp
+
+        what = f"{method} {path.partition('?')[0]}"
+        timeout = aiohttp.ClientTimeout(total=total_s, sock_read=read_s, sock_connect=CONNECT_S, connect=None)
+        headers = {"Accept": "application/json", "Content-Type": "application/json"}
+        for auth in (await self._client.configuration.auth_settings()).values():
+            headers[auth["key"]] = auth["value"]
+        try:
+            answer = await self._client.rest_client.request(
+                method, self.server + path, headers=headers, body=body, _request_timeout=timeout
+            )
+            async with answer.response as response:
+                if response.status >= 400:
+                    raise await _failure(what, response)
+                yield response
+        except (aiohttp.ClientError, OSError, TimeoutError) as error:
+            raise ApiFailure(what, 0, type(error).__name__, str(error)) from error
+
+    def _pods(self, name: str | None = None) -> str:
+        return self.path("pods", name)
+
+    async def _reloaded(self) -> bool:
+        """Read the credentials anew, at most every few seconds. Whether it was done since the caller's request."""
+        asked_at = time.monotonic()
+        async with self._reload:
+            if self._reloaded_at > asked_at:
+                return True
+            if asked_at - self._reloaded_at < _RELOAD_PAUSE_S:
+                return False
+            await _load(self._config, self._client.configuration)
+            self._reloaded_at = time.monotonic()
+            return True
+
+
+@asynccontextmanager
+async def open_api(config: KubernetesConfig) -> AsyncIterator[Api]:
+    """Load the credentials and open the connection pool. Raises `ProviderUnavailable`."""
+    try:
+        from kubernetes.aio.client import ApiClient, Configuration
+    except ImportError as error:
+        raise ProviderUnavailable(
+            "the Kubernetes client is not installed; install `sandman-grader[kubernetes]`", missing="kubernetes"
+        ) from error
+    configuration = Configuration()
+    configuration.connection_pool_maxsize = POOL
+    namespace = await _load(config, configuration)
+    async with ApiClient(configuration) as client:
+        yield Api(config, client, config.namespace or namespace or "default")
+
+
+async def _load(config: KubernetesConfig, configuration: Any) -> str | None:
+    """Put server and credentials into `configuration`; the namespace that they name. Raises `ProviderUnavailable`."""
+    from kubernetes.aio.config import ConfigException, incluster_config, kube_config
+
+    inside = config.kubeconfig is None and config.context is None and "KUBERNETES_SERVICE_HOST" in os.environ
+    try:
+        if inside and "KUBECONFIG" not in os.environ:
+            incluster_config.load_incluster_config(client_configuration=configuration)
+            return await asyncio.to_thread(_read_if_there, SERVICE_ACCOUNT / "namespace")
+        file = str(config.kubeconfig or os.environ.get("KUBECONFIG") or Path.home() / ".kube" / "config")
+        loader = await kube_config.load_kube_config(
+            config_file=file, context=config.context, client_configuration=configuration, persist_config=False
+        )
+        namespace = loader.current_context["context"].get("namespace")
+        return str(namespace) if namespace else None
+    except (ConfigException, OSError, ValueError) as error:
+        raise ProviderUnavailable(
+            f"no way to a cluster: {error}; set `kubeconfig` in the provider's config or $KUBECONFIG to a file that "
+            "`kubectl` works with"
+        ) from error
+
+
+def _read_if_there(file: Path) -> str | None:
+    try:
+        return file.read_text().strip() or None
+    except OSError:
+        return None
+
+
+def _create_answer(failure: ApiFailure) -> CreateAnswer:
+    if failure.status == 429:
+        return Throttled(failure.retry_after_s, failure.said)
+    if failure.status == 409:  # any other conflict (a quota that others update) is tried again
+        return NameTaken() if failure.reason == "AlreadyExists" else Throttled(None, failure.said)
+    if failure.is_unknown:
+        return Unknown(str(failure), failure.status != 0)
+    return Rejected(failure)
+
+
+async def _failure(what: str, response: aiohttp.ClientResponse) -> ApiFailure:
+    """The server's own words, from its Status object where it sent one."""
+    text = (await response.read())[:4096]
+    try:
+        status = json.loads(text)
+        reason, said = str(status.get("reason") or ""), str(status.get("message") or "")
+        seconds = (status.get("details") or {}).get("retryAfterSeconds")
+    except (ValueError, AttributeError):
+        reason, said, seconds = str(response.reason or ""), text.decode("utf-8", "replace"), None
+    after = response.headers.get("Retry-After", "")
+    retry_after_s = float(after) if after.isdigit() else (float(seconds) if isinstance(seconds, int) else None)
+    return ApiFailure(what, response.status, reason, said[:1000], retry_after_s)
+
+
+async def _lines(response: aiohttp.ClientResponse) -> AsyncIterator[bytes]:
+    """Whole lines, however long and however they come in pieces."""
+    rest = b""
+    while piece := await response.content.readany():
+        *lines, rest = (rest + piece).split(b"\n")
+        for line in lines:
+            yield line
