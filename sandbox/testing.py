@@ -474,6 +474,17 @@ async def closing_deletes_what_is_still_held(subject: LifecycleSubject) -> None:
     expect([SandboxLost], [type(error) for error in heard], "what the holder hears")
 
 
+async def closing_answers_those_who_wait(subject: LifecycleSubject) -> None:
+    """A caller that still waits for its sandbox when the provider closes hears an error at once."""
+    async with subject.open() as provider:
+        task = asyncio.create_task(_enter(provider, subject.spec))
+        await asyncio.sleep(0.01)
+    done, _ = await asyncio.wait([task], timeout=5)
+    expect(True, bool(done), "the caller is answered")
+    expect(True, isinstance(task.exception(), SandboxError), f"a SandboxError, not {task.exception()!r}")
+    await _expect_nothing_left(subject)
+
+
 async def closing_while_creating_leaves_nothing(subject: LifecycleSubject) -> None:
     """Leaving the provider, itself cancelled twice, while sandboxes are being created leaves nothing."""
 
@@ -510,5 +521,6 @@ def _leftovers(subject: LifecycleSubject, sandboxes_only: bool) -> list[str]:
 LIFECYCLE_CHECKS: tuple[LifecycleCheck, ...] = (
     cancelling_twice_at_any_moment_leaves_nothing,
     closing_deletes_what_is_still_held,
+    closing_answers_those_who_wait,
     closing_while_creating_leaves_nothing,
 )

@@ -190,6 +190,8 @@ class LocalProvider:
                     self._slots.release()
                 self._tickets.discard(ticket)
                 ticket.gone.set()
+                if not ticket.settled.is_set():  # given up by its caller, who hears nothing, or by our closing
+                    ticket.fail(_closed(ticket.clock.phase or "queue"))
             self._report(ticket, cell, outcome, time.monotonic() - began)
 
     async def _resolve(self, reference: str, held: contextlib.ExitStack) -> StoredImage:
@@ -244,7 +246,7 @@ class LocalProvider:
         """End the sandbox's processes, then have its directories removed off everybody's path."""
         if cell is None:
             return
-        cell.kill("released")
+        cell.kill("provider closed" if self._site is None else "released")
         with anyio.move_on_after(KILL_TIMEOUT_S):
             await cell.process.ended.wait()
         if client is not None:
@@ -255,6 +257,8 @@ class LocalProvider:
             del self._cells[ticket.sandbox_id]
             if ticket.keep_upper is not None:
                 await asyncio.wait([removal])
+        else:
+            self._log.warning("a killed sandbox does not end; closing tries again", id=ticket.sandbox_id)
 
     def _later(self, removal: Future[None]) -> asyncio.Future[None]:
         future = asyncio.wrap_future(removal)
@@ -288,8 +292,12 @@ class LocalProvider:
 
     def _open_site(self) -> Site:
         if self._site is None:
-            raise CreateError("the provider is not open: use it inside `async with open_provider(...)`", phase="queue")
+            raise _closed("queue")
         return self._site
+
+
+def _closed(phase: str) -> CreateError:
+    return CreateError("the provider is not open: use it inside `async with open_provider(...)`", phase=phase)
 
 
 def _new_id() -> str:
