@@ -278,8 +278,11 @@ def _base_identity(base: StoredImage) -> str:
     other program of the host changes no layer of ours, and must not have every recipe built again."""
     if not base.host_programs:
         return base.digest
-    release = platform.freedesktop_os_release()
-    return " ".join(["host", platform.machine(), release["ID"], release.get("VERSION_ID", ""), *platform.libc_ver()])
+    release: dict[str, str] = {}
+    with contextlib.suppress(OSError):
+        release = platform.freedesktop_os_release()
+    told = [release.get(field, "") for field in ("ID", "VERSION_ID")]
+    return " ".join(["host", platform.machine(), *told, *platform.libc_ver()])
 
 
 def _choose(base: StoredImage, plan: BuildPlan) -> PythonChoice:

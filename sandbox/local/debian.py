@@ -56,10 +56,14 @@ def debian_base(store: ImageStore, *, suite: str | None = None, include: Sequenc
 
 
 def _own_suite() -> str:
-    release = platform.freedesktop_os_release()
+    try:
+        release = platform.freedesktop_os_release()
+    except OSError:
+        release = {}
     suite = release.get("VERSION_CODENAME", "")
     if release.get("ID") != "debian" or not suite:
-        raise ImageError(f"this machine runs {release.get('PRETTY_NAME')}, not Debian; name the release with --suite")
+        name = release.get("PRETTY_NAME", "an unknown system")
+        raise ImageError(f"this machine runs {name}, not Debian; name the release with --suite")
     return suite
 
 

@@ -10,10 +10,12 @@ import contextlib
 import hashlib
 import json
 import os
+import platform
 import re
 import shutil
 import stat
 import subprocess
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -39,13 +41,25 @@ def pyenv_versions() -> Path:
     return (Path(root) if root else Path.home() / ".pyenv") / "versions"
 
 
-def choose_python(wanted: str, *, versions: Path | None = None, system: Sequence[Path] | None = None) -> PythonChoice:
-    """The Python for `wanted` (`X.Y.Z`, or less of it): that very release under pyenv, else the system's of the same
-    `X.Y` with a note, else the newest of its line under pyenv with a note. Raises `ImageError` naming what was found.
+def choose_python(
+    wanted: str,
+    *,
+    versions: Path | None = None,
+    system: Sequence[Path] | None = None,
+    running: tuple[str, Path] | None = None,
+) -> PythonChoice:
+    """The Python for `wanted` (`X.Y.Z`, or less of it): that very release under pyenv, or the one that runs us; else,
+    with a note where the release differs, the system's of the same `X.Y`, or the newest of it of pyenv's and ours.
+
+    `versions`, `system` and `running` say where to look; None means this machine. Raises `ImageError` naming what was
+    found.
     """
     pyenv = _under_pyenv(pyenv_versions() if versions is None else versions)
+    own_version, own_prefix = running or (platform.python_version(), Path(sys.base_prefix))
+    if not own_prefix.is_relative_to("/usr"):  # under /usr it is one of the system's
+        pyenv.setdefault(own_version, own_prefix)
     if wanted in pyenv:
-        return _from_pyenv(wanted, pyenv[wanted], "")
+        return _from_prefix(wanted, pyenv[wanted], "")
     folders = [Path("/usr/local/bin"), Path("/usr/bin")] if system is None else system
     line = wanted.split(".")[:2]
     of_system = [found for found in _of_system(folders, line) if _matches(found[0], line)]
@@ -56,11 +70,11 @@ def choose_python(wanted: str, *, versions: Path | None = None, system: Sequence
     same_line = sorted((key for key in pyenv if _matches(key, line)), key=_numbers)
     if same_line:
         note = f"asked for {wanted}, used pyenv's {same_line[-1]}" if exact else ""
-        return _from_pyenv(same_line[-1], pyenv[same_line[-1]], note)
+        return _from_prefix(same_line[-1], pyenv[same_line[-1]], note)
     raise ImageError(
         f"Python {wanted} is not on this machine: pyenv has {', '.join(sorted(pyenv, key=_numbers)) or 'none'}, and "
-        f"{', '.join(str(folder) for folder in folders)} have no Python {'.'.join(line)} that can make environments; "
-        f"run `pyenv install {wanted}`",
+        f"{', '.join(str(folder) for folder in folders) or 'the base'} has no Python {'.'.join(line)} that can make "
+        f"environments; run `pyenv install {wanted}`",
         python=wanted,
     )
 
@@ -103,7 +117,7 @@ def _left_out(folder: str, names: list[str]) -> set[str]:
     return gone
 
 
-def _from_pyenv(version: str, prefix: Path, note: str) -> PythonChoice:
+def _from_prefix(version: str, prefix: Path, note: str) -> PythonChoice:
     executable = prefix / "bin" / f"python{'.'.join(version.split('.')[:2])}"
     return PythonChoice(version, str(executable), prefix, note)
 

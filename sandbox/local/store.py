@@ -167,7 +167,10 @@ class ImageStore:
             try:
                 yield path
             finally:
-                remove_tree(path)
+                with contextlib.suppress(
+                    OSError
+                ):  # a process that is being killed may still write: the next open sweeps
+                    remove_tree(path)
                 path.with_suffix(".lock").unlink(missing_ok=True)
 
     def put(self, record: ImageRecord, staged: Mapping[str, Path]) -> StoredImage:
@@ -305,7 +308,7 @@ class ImageStore:
         for path in staging.iterdir():
             if path.suffix == ".lock":
                 continue
-            with contextlib.suppress(BlockingIOError, FileNotFoundError), path.with_suffix(".lock").open("ab") as lock:
+            with contextlib.suppress(OSError), path.with_suffix(".lock").open("ab") as lock:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 remove_tree(path)
                 path.with_suffix(".lock").unlink(missing_ok=True)

@@ -97,14 +97,14 @@ def fake_python(folder: Path, name: str, version: str, *, complete: bool = True)
 
 def test_a_python_is_chosen_and_the_choice_is_told(tmp_path: Path) -> None:
     """The exact release under pyenv; else the system's of the same line, with a note; else pyenv's newest of it."""
-    pyenv, system = tmp_path / "versions", tmp_path / "bin"
+    pyenv, system, own = tmp_path / "versions", tmp_path / "bin", tmp_path / "own"
     for version in ("3.9.18", "3.8.9", "3.8.18", "2.7.18"):
         fake_python(pyenv / version / "bin", "python3", version)
     fake_python(system, "python3.11", "3.11.2")
     fake_python(system, "python3.12", "3.12.1", complete=False)
 
     def choose(wanted: str) -> tuple[str, str]:
-        choice = choose_python(wanted, versions=pyenv, system=[system])
+        choice = choose_python(wanted, versions=pyenv, system=[system], running=("3.13.5", own))
         return choice.executable, choice.note
 
     assert (str(pyenv / "3.9.18/bin/python3.9"), "") == choose("3.9.18")
@@ -116,7 +116,7 @@ def test_a_python_is_chosen_and_the_choice_is_told(tmp_path: Path) -> None:
     ):
         choose("3.12.1")
     with pytest.raises(ImageError, match="pyenv has none"):
-        choose_python("3.7.0", versions=tmp_path / "nowhere", system=[])
+        choose_python("3.7.0", versions=tmp_path / "nowhere", system=[], running=("3.11.2", Path("/usr")))
 
 
 def test_a_pythons_layer_holds_the_interpreter_at_its_own_path(tmp_path: Path) -> None:
