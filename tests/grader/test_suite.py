@@ -82,7 +82,8 @@ async def test_a_time_out_keeps_the_log(tmp_path: Path) -> None:
     plan = dataclasses.replace(PLAN, test_command="echo some; sleep 60")
     async with toy(tmp_path) as (_, provider), provider.sandbox(SandboxSpec(image="host")) as box:
         ran = await suite.run(box, plan, time_limit_s=1, max_log_bytes=1000)
-        assert (ran.log, ran.timed_out) == (b"some\n", True)
+        assert ran.timed_out
+        assert ran.log.startswith(b"some\n")  # bash may tell of the kill after it
         assert ran.duration_s < 20
 
 
