@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 def leftovers(state_dir: Path) -> list[str]:
-    """A line per process, mount, cgroup or directory that still carries the name of `state_dir`'s sandboxes."""
+    """A line per process, mount or directory that still carries the name of `state_dir`'s sandboxes."""
     return [*_directories(state_dir), *_processes(state_dir), *_mounts(state_dir)]
 
 
@@ -32,6 +32,11 @@ def _processes(state_dir: Path) -> list[str]:
             elif b"overlay / " in (mounts := (process / "mounts").read_bytes()) and wanted in mounts:
                 found.append(f"sandbox process {process.name}: {arguments[:80]!r}")
     return found
+
+
+def cgroups(state_dir: Path) -> list[Path]:
+    """The memory cgroups of the sandboxes that are there now, whether or not their owner lives."""
+    return [Path(note.read_text()) for note in (state_dir / "run").glob("*/*/cgroup")]
 
 
 def _mounts(state_dir: Path) -> list[str]:

@@ -18,7 +18,7 @@ from sandbox.errors import AcquireTimeout, CreateError, ProviderUnavailable, San
 from sandbox.local.provider import LocalProvider
 from sandbox.local.site import _find_bwrap, remedy
 from sandbox.testing import output
-from tests.sandbox.local.leftovers import leftovers
+from tests.sandbox.local.leftovers import cgroups, leftovers
 
 pytestmark = pytest.mark.anyio
 
@@ -207,7 +207,10 @@ async def test_after_a_run_nothing_is_left(tmp_path: Path) -> None:
     async with open_provider(LocalConfig(state_dir=tmp_path)) as provider, provider.sandbox(spec) as box:
         await output(box, "mkdir -p /a/b && chmod 0 /a/b /a; sleep 600 & (setsid sleep 600 &) ; echo x > /tmp/x")
         assert [] != leftovers(tmp_path)
+        made = cgroups(tmp_path)
+        assert ("memory_mib" in box.unenforced) == (not made)
     assert [] == leftovers(tmp_path)
+    assert [] == [path for path in made if path.exists()]
     assert ["host"] == sorted(path.name for path in tmp_path.iterdir() if any(path.iterdir()))
 
 
@@ -240,9 +243,11 @@ async def test_a_killed_owner_takes_its_sandboxes_along(tmp_path: Path, after_s:
         time.sleep(after_s)
         owner.kill()
     assert [] != [line for line in leftovers(tmp_path) if "process" not in line]
+    made = cgroups(tmp_path)
     async with open_provider(LocalConfig(state_dir=tmp_path)):
         pass
     assert [] == leftovers(tmp_path)
+    assert [] == [path for path in made if path.exists()]
 
 
 async def test_an_interrupted_program_leaves_nothing(tmp_path: Path) -> None:
