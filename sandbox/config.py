@@ -132,11 +132,15 @@ ProviderConfig = Annotated[
 """The union of provider configs, discriminated on `type`, which is `local` where it is not given."""
 
 
-def open_provider(config: LocalConfig) -> AbstractAsyncContextManager[Provider]:
+def open_provider(config: LocalConfig | KubernetesConfig) -> AbstractAsyncContextManager[Provider]:
     """Open the provider that `config` describes. Leaving the context deletes every sandbox that it still owns.
 
     Raises `ProviderUnavailable` when this machine or cluster lacks what the provider needs.
     """
+    if isinstance(config, KubernetesConfig):
+        from sandbox.kube.provider import KubernetesProvider
+
+        return KubernetesProvider(config)
     from sandbox.local.provider import LocalProvider
 
     return LocalProvider(config)

@@ -11,9 +11,10 @@ import asyncio
 import json
 import os
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from email.utils import parsedate_to_datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urlencode
@@ -122,6 +123,11 @@ class Api:
         self._client = client
         self._reload = asyncio.Lock()
         self._reloaded_at = time.monotonic()
+        self._server_ahead_s = 0.0
+
+    def server_time(self) -> float:
+        """Seconds since the epoch by the server's clock, to about a second. Leases are written and judged by it."""
+        return time.time() + self._server_ahead_s
 
     @property
     def server(self) -> str:
@@ -181,7 +187,7 @@ class Api:
                 return pods, str(metadata.get("resourceVersion") or "")
             query["continue"] = str(metadata["continue"])
 
-    async def watch_pods(self, selector: str, version: str, *, timeout_s: float) -> AsyncIterator[WatchEvent]:
+    async def watch_pods(self, selector: str, version: str, *, timeout_s: float) -> AsyncGenerator[WatchEvent, None]:
         """Lines of one watch until the server ends it, at the latest after `timeout_s`. Raises `ApiFailure`, also
         when nothing at all came in that time and a little more: the connection is dead on one side."""
         query = {
@@ -245,7 +251,8 @@ class Api:
 
         what = f"{method} {path.partition('?')[0]}"
         timeout = aiohttp.ClientTimeout(total=total_s, sock_read=read_s, sock_connect=CONNECT_S, connect=None)
-        headers = {"Accept": "application/json", "Content-Type": "application/json"}
+        kind = "application/merge-patch+json" if method == "PATCH" else "application/json"
+        headers = {"Accept": "application/json", "Content-Type": kind}
         for auth in (await self._client.configuration.auth_settings()).values():
             headers[auth["key"]] = auth["value"]
         try:
@@ -253,11 +260,18 @@ class Api:
                 method, self.server + path, headers=headers, body=body, _request_timeout=timeout
             )
             async with answer.response as response:
+                self._note_clock(response.headers.get("Date"))
                 if response.status >= 400:
                     raise await _failure(what, response)
                 yield response
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
             raise ApiFailure(what, 0, type(error).__name__, str(error)) from error
+
+    def _note_clock(self, date: str | None) -> None:
+        try:
+            self._server_ahead_s = parsedate_to_datetime(date or "").timestamp() - time.time()
+        except ValueError:
+            return
 
     def _pods(self, name: str | None = None) -> str:
         return self.path("pods", name)

@@ -1,0 +1,184 @@
+"""From a claim to a running container: each phase with its own budget, each kind of trouble its own error."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+import anyio
+import anyio.lowlevel
+
+from sandbox.config import KubernetesConfig
+from sandbox.errors import CreateError, ImageError, ProviderUnavailable, QuotaExceeded, SandboxError, Unschedulable
+from sandbox.kube import ownership as rules
+from sandbox.kube.api import Api, ApiFailure, Created, Rejected, Throttled, Unknown
+from sandbox.kube.endings import (
+    Trouble,
+    create_failure,
+    ended_early,
+    ending,
+    ending_of_a_vanished,
+    is_pulling,
+    trouble,
+)
+from sandbox.kube.owner import Owner
+from sandbox.kube.snapshot import Pod, PodEvent
+from sandbox.kube.ticket import Ticket
+from sandbox.pacing import Permit
+
+REFRESH_S = 10.0
+"""A pod that is waited for is looked at itself when the watch has told nothing of it for so long."""
+
+
+async def be_stored(owner: Owner, permit: Permit) -> None:
+    """Until the pod is stored: sent, sent again where the server asks for it, read back where it is not known."""
+    while True:
+        owner.tell(rules.MaySend())
+        while owner.claim.sending and owner.claim.uid is None:
+            await owner.change()
+        answer = owner.answer
+        if _is_stored(owner):
+            permit.accepted()
+            return
+        match answer:
+            case Rejected(failure):
+                raise _rejected(owner.claim.name, failure)
+            case Throttled(retry_after_s):
+                permit.refused(retry_after_s)
+            case Unknown(_, by_server) if by_server:
+                permit.refused()
+            case _:
+                pass
+        if not isinstance(answer, Throttled):
+            await _looked_for(owner)
+            if _is_stored(owner):
+                return
+        await permit.again()
+
+
+def _is_stored(owner: Owner) -> bool:
+    return owner.claim.uid is not None or isinstance(owner.answer, Created)
+
+
+async def _looked_for(owner: Owner) -> None:
+    """Until a read-back has found the pod or answered that it is not there now."""
+    looks = owner.looks
+    while owner.claim.uid is None and owner.looks == looks:
+        await owner.change()
+    if owner.claim.uid is None and owner.claim.stranger:
+        raise CreateError(
+            f"a pod named {owner.claim.name} that is not ours stands in the way; find who makes pods with our names",
+            phase="queue",
+        )
+
+
+async def run(ticket: Ticket, owner: Owner, api: Api, config: KubernetesConfig) -> Pod:
+    """Until the container runs and has an address. Raises the typed error of whatever keeps it from that."""
+    ticket.clock.enter("schedule")
+    budgets = config.budgets
+    deadline = time.monotonic() + budgets.schedule_s
+    events: tuple[PodEvent, ...] = ()
+    while True:
+        pod = owner.pod
+        if owner.pod_gone:
+            noted = await api.pod_events(pod.uid) if pod is not None else ()
+            raise ended_early(
+                ticket.name,
+                ticket.clock.phase or "schedule",
+                ending_of_a_vanished(pod, noted, lifetime_s=ticket.spec.lifetime_s),
+            )
+        if pod is not None:
+            end = ending(pod, lifetime_s=ticket.spec.lifetime_s)
+            if end is not None:
+                raise ended_early(ticket.name, ticket.clock.phase or "start", end)
+            if pod.running_since is not None and pod.ip is not None:
+                return pod
+            if pod.node is not None and ticket.clock.phase == "schedule":
+                ticket.clock.enter("start")
+                deadline = time.monotonic() + budgets.start_s
+            events = await _explained(pod, api, events)
+            _judge(ticket, pod, events)
+        left_s = deadline - time.monotonic()
+        if left_s <= 0:
+            deadline = await _extended(ticket, pod, api, config)
+            continue
+        await _news(owner, min(left_s, REFRESH_S))
+
+
+async def _news(owner: Owner, timeout_s: float) -> None:
+    """Until something is heard of the pod; a watch that is silent is not trusted."""
+    with anyio.move_on_after(timeout_s) as waiting:
+        await owner.change()
+    if waiting.cancelled_caught:
+        await owner.refresh()
+
+
+async def _explained(pod: Pod, api: Api, known: tuple[PodEvent, ...]) -> tuple[PodEvent, ...]:
+    """The pod's events, where its status hides the reason."""
+    if known or pod.waiting is None or pod.waiting.reason != "ImagePullBackOff":
+        return known
+    return await api.pod_events(pod.uid)
+
+
+def _judge(ticket: Ticket, pod: Pod, events: Sequence[PodEvent]) -> None:
+    """Raise for what will not pass; note what may."""
+    found = trouble(pod, events)
+    ticket.waits_for = found.said if found is not None else ""
+    if found is not None and found.kind == "image" and ticket.clock.phase == "start":
+        ticket.clock.enter("pull")
+    if found is not None and found.for_good:
+        raise create_failure(ticket.name, ticket.spec.image, found)
+
+
+async def _extended(ticket: Ticket, pod: Pod | None, api: Api, config: KubernetesConfig) -> float:
+    """The deadline of a pod that is late, if it pulls its image: that has a budget of its own. Else raises."""
+    budgets, phase = config.budgets, ticket.clock.phase
+    if phase == "start" and pod is not None and is_pulling(await api.pod_events(pod.uid)):
+        ticket.clock.enter("pull")
+        return time.monotonic() + budgets.pull_s
+    said = ticket.waits_for or "the cluster gives no reason"
+    if phase == "schedule":
+        if pod is not None and pod.unschedulable is not None:
+            raise create_failure(ticket.name, ticket.spec.image, Trouble("unschedulable", True, pod.unschedulable))
+        raise Unschedulable(
+            f"sandbox {ticket.name} got no node in {budgets.schedule_s:g} s: {said}; see to the scheduler, or allow "
+            "more (`budgets.schedule_s`)",
+            phase="schedule",
+            said=said,
+        )
+    if phase == "pull":
+        raise ImageError(
+            f"image {ticket.spec.image} was not on its node in {budgets.pull_s:g} s: {said}; pull it beforehand, or "
+            "allow more (`budgets.pull_s`)",
+            reference=ticket.spec.image,
+            phase="pull",
+            said=said,
+        )
+    raise CreateError(
+        f"the container of sandbox {ticket.name} did not run in {budgets.start_s:g} s: {said}; look at its node"
+        f"{' ' + pod.node if pod is not None and pod.node else ''}, or allow more (`budgets.start_s`)",
+        phase="start",
+        said=said,
+    )
+
+
+def _rejected(name: str, failure: ApiFailure) -> SandboxError:
+    """The server will not have this pod."""
+    if failure.status == 403 and "exceeded quota" in failure.said:
+        return QuotaExceeded(
+            f"the namespace's quota has no room for sandbox {name}: {failure.said}; ask for less, or raise the quota",
+            phase="queue",
+            said=failure.said,
+        )
+    if failure.status in {401, 403}:
+        return ProviderUnavailable(
+            f"the API server does not let us create pods: {failure.said}; give the role that docs/kubernetes.md lists",
+            status=failure.status,
+            said=failure.said,
+        )
+    return CreateError(
+        f"the API server rejects sandbox {name}: {failure}; correct what it names in the spec or the provider's config",
+        phase="queue",
+        status=failure.status,
+        said=failure.said,
+    )

@@ -1,0 +1,86 @@
+"""Deletes what dead runs left behind: pods whose run's lease has expired or is gone, and nothing else.
+
+Pods are listed before leases. A lease is made before its run's first pod, so one that is missing then is of a run that
+has ended. Before a run's pods are deleted its lease is looked at once more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from urllib.parse import urlencode
+
+from sandbox.kube.api import Absent, Api, ApiFailure, DeleteAccepted, OtherUid
+from sandbox.kube.lease import Lease, delete_lease, list_leases
+from sandbox.kube.manifest import LEASE_LABEL, NONCE_LABEL, SANDBOX_LABEL
+
+
+@dataclass(frozen=True)
+class Marked:
+    """A pod that carries our marks."""
+
+    name: str
+    uid: str
+    lease: str
+
+
+@dataclass(frozen=True)
+class Swept:
+    """What one run of the janitor did."""
+
+    deleted: tuple[str, ...]
+    """Pods that were deleted, by name."""
+    kept: int
+    """Pods of runs that live."""
+    failed: tuple[str, ...]
+    """Pods that the server would not delete; the next run tries again."""
+    leases: tuple[str, ...]
+    """Expired leases that were removed."""
+
+
+def ownerless(pods: Iterable[Marked], leases: Mapping[str, Lease], server_time: float) -> list[Marked]:
+    """Those whose run is dead. Pure."""
+    return [pod for pod in pods if pod.lease not in leases or leases[pod.lease].expired(server_time)]
+
+
+async def sweep(api: Api, *, grace_s: int = 1) -> Swept:
+    """Delete what dead runs left in the namespace. Raises `ApiFailure` when it cannot be listed."""
+    pods = await _marked_pods(api)
+    leases = await list_leases(api)
+    doomed = ownerless(pods, leases, api.server_time())
+    deleted: list[str] = []
+    failed: list[str] = []
+    if doomed:
+        leases = await list_leases(api)
+    for pod in ownerless(doomed, leases, api.server_time()):
+        answer = await api.delete_pod(pod.name, pod.uid, grace_s=grace_s)
+        if isinstance(answer, DeleteAccepted):
+            deleted.append(pod.name)
+        elif not isinstance(answer, Absent | OtherUid):
+            failed.append(pod.name)
+    removed = await _remove_leases(api, leases, keep={pod.lease for pod in pods} if failed else frozenset())
+    return Swept(tuple(deleted), len(pods) - len(doomed), tuple(failed), removed)
+
+
+async def _remove_leases(api: Api, leases: Mapping[str, Lease], *, keep: Iterable[str]) -> tuple[str, ...]:
+    now = api.server_time()
+    expired = [lease for lease in leases.values() if lease.expired(now) and lease.name not in set(keep)]
+    return tuple([lease.name for lease in expired if await delete_lease(api, lease)])
+
+
+async def _marked_pods(api: Api) -> list[Marked]:
+    """Pods with all of our marks; one that lacks any of them is not ours to touch. Raises `ApiFailure`."""
+    found: list[Marked] = []
+    query = {"labelSelector": f"{SANDBOX_LABEL}=true,{LEASE_LABEL},{NONCE_LABEL}", "limit": "500"}
+    while True:
+        page = await api.call("GET", f"{api.path('pods')}?{urlencode(query)}")
+        for item in page.get("items") or []:
+            metadata = item.get("metadata") or {}
+            found.append(Marked(metadata["name"], metadata["uid"], metadata["labels"][LEASE_LABEL]))
+        following = (page.get("metadata") or {}).get("continue")
+        if not following:
+            return found
+        query["continue"] = str(following)
+
+
+__all__ = ["ApiFailure", "Marked", "Swept", "ownerless", "sweep"]

@@ -1,0 +1,142 @@
+"""A run's lease: while it is renewed the run lives, and its pods are nobody else's.
+
+It is written and judged by the server's clock. A run whose lease has expired is dead. A pod that names a lease that is
+not there is left from a run that ended, since a lease is made before its run's first pod and removed after its last.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+from urllib.parse import urlencode
+
+import anyio
+import structlog
+
+from sandbox.errors import ProviderUnavailable
+from sandbox.kube.api import Api, ApiFailure
+from sandbox.kube.manifest import PREFIX
+from sandbox.kube.snapshot import parse_time
+
+GROUP = "apis/coordination.k8s.io/v1"
+LABEL = "app.kubernetes.io/managed-by"
+CLOCK_MARGIN_S = 5.0
+"""The server's clock is known to about a second."""
+
+
+@dataclass(frozen=True)
+class Lease:
+    """A lease as the server has it."""
+
+    name: str
+    uid: str
+    version: str
+    holder: str
+    renewed_at: float | None
+    duration_s: float
+
+    def expired(self, server_time: float) -> bool:
+        """Whether its run is dead. A lease that was never renewed counts as expired."""
+        return self.renewed_at is None or server_time > self.renewed_at + self.duration_s + CLOCK_MARGIN_S
+
+
+def parse_lease(raw: Mapping[str, Any]) -> Lease:
+    """A lease from its JSON."""
+    metadata, spec = raw.get("metadata") or {}, raw.get("spec") or {}
+    return Lease(
+        name=str(metadata.get("name")),
+        uid=str(metadata.get("uid")),
+        version=str(metadata.get("resourceVersion")),
+        holder=str(spec.get("holderIdentity") or ""),
+        renewed_at=parse_time(spec.get("renewTime")),
+        duration_s=float(spec.get("leaseDurationSeconds") or 0),
+    )
+
+
+async def list_leases(api: Api) -> dict[str, Lease]:
+    """All leases of runs in the namespace, by name. Raises `ApiFailure`."""
+    query = urlencode({"labelSelector": f"{LABEL}={PREFIX}"})
+    answer = await api.call("GET", f"{api.path('leases', group=GROUP)}?{query}")
+    leases = [parse_lease(item) for item in answer.get("items") or []]
+    return {lease.name: lease for lease in leases}
+
+
+async def delete_lease(api: Api, lease: Lease) -> bool:
+    """Delete it, if it is still as it was. Whether it is gone."""
+    preconditions = {"uid": lease.uid, "resourceVersion": lease.version}
+    try:
+        await api.call("DELETE", api.path("leases", lease.name, group=GROUP), {"preconditions": preconditions})
+    except ApiFailure as failure:
+        return failure.status == 404
+    return True
+
+
+class RunLease:
+    """This run's own. `begin`, then `renew` in a task of its own, then `end`."""
+
+    def __init__(self, api: Api, name: str, *, duration_s: float) -> None:
+        self._api = api
+        self._name = name
+        self._duration_s = duration_s
+
+    async def begin(self) -> None:
+        """Make it. Raises `ProviderUnavailable`."""
+        try:
+            await self._api.call("GET", "/version")  # tells the server's clock
+            await self._make()
+        except ApiFailure as failure:
+            raise ProviderUnavailable(
+                f"the run's lease cannot be made: {failure}; `kubectl auth can-i create leases` must say yes in "
+                f"namespace {self._api.namespace}"
+            ) from failure
+
+    async def renew(self) -> None:
+        """Renew it until cancelled, three times in its duration."""
+        log = structlog.get_logger("sandbox.kube.lease")
+        while True:
+            await anyio.sleep(self._duration_s / 3)
+            try:
+                await self._api.call("PATCH", self._path, {"spec": self._spec()}, timeout_s=self._duration_s / 3)
+            except ApiFailure as failure:
+                log.warning("lease not renewed", lease=self._name, said=str(failure))
+                if failure.status == 404:
+                    with anyio.move_on_after(self._duration_s / 3):
+                        await self._remake(log)
+
+    async def end(self) -> None:
+        """Take it away: all pods of the run are gone."""
+        try:
+            await self._api.call("DELETE", self._path, timeout_s=5.0)
+        except ApiFailure as failure:
+            structlog.get_logger("sandbox.kube.lease").info("lease left to expire", said=str(failure))
+
+    async def _remake(self, log: Any) -> None:
+        try:
+            await self._make()
+        except ApiFailure as failure:
+            log.warning("lease not made again", lease=self._name, said=str(failure))
+
+    async def _make(self) -> None:
+        body = {
+            "apiVersion": "coordination.k8s.io/v1",
+            "kind": "Lease",
+            "metadata": {"name": self._name, "labels": {LABEL: PREFIX}},
+            "spec": self._spec(),
+        }
+        await self._api.call("POST", self._api.path("leases", group=GROUP), body)
+
+    @property
+    def _path(self) -> str:
+        return self._api.path("leases", self._name, group=GROUP)
+
+    def _spec(self) -> dict[str, Any]:
+        now = datetime.fromtimestamp(self._api.server_time(), UTC)
+        return {
+            "holderIdentity": f"{socket.gethostname()}/{os.getpid()}",
+            "leaseDurationSeconds": round(self._duration_s),
+            "renewTime": now.strftime("%Y-%m-%dT%H:%M:%S.%fZ"),
+        }

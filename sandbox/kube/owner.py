@@ -1,0 +1,181 @@
+"""The shell around the rules of ownership: carries out what they ask for, and keeps what is known of the pod.
+
+Everything that is asked of the server runs in tasks of its own, so that no cancellation of a caller stops a create half
+way or loses a delete. An owner lives until its claim is closed, whoever has gone by then.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Coroutine, Mapping
+from typing import Any
+
+import anyio
+import structlog
+
+from sandbox.kube import ownership as rules
+from sandbox.kube.api import (
+    Absent,
+    Api,
+    CreateAnswer,
+    Created,
+    DeleteAccepted,
+    Found,
+    NameTaken,
+    OtherUid,
+    Rejected,
+    Throttled,
+)
+from sandbox.kube.snapshot import Pod
+
+Spawn = Callable[[Coroutine[Any, Any, None]], object]
+
+
+class Owner:
+    """Of one sandbox's pod. `tell` and the `on_` methods never wait."""
+
+    def __init__(
+        self,
+        api: Api,
+        claim: rules.Claim,
+        manifest: Mapping[str, Any],
+        *,
+        grace_s: int,
+        spawn: Spawn,
+        on_closed: Callable[[Owner], None],
+    ) -> None:
+        self.claim = claim
+        self.pod: Pod | None = None
+        """The last that was heard of the claim's pod."""
+        self.pod_gone = False
+        """The pod in `pod` is no more."""
+        self.answer: CreateAnswer | None = None
+        """To the last create."""
+        self.looks = 0
+        """Read-backs that were answered."""
+        self.failed_deletes = 0
+        self._changed = anyio.Event()
+        self._api = api
+        self._manifest = manifest
+        self._grace_s = grace_s
+        self._spawn = spawn
+        self._on_closed = on_closed
+        self._timer: asyncio.TimerHandle | None = None
+        self._closed = False
+        self._log = structlog.get_logger("sandbox.kube.owner")
+
+    async def change(self) -> None:
+        """Wait for the next news."""
+        await self._changed.wait()
+
+    def tell(self, event: rules.Event) -> None:
+        """Something happened. Acts on what the rules say to it."""
+        self.claim, requests = rules.step(self.claim, event, time.monotonic())
+        wake_at: list[float] = []
+        for request in requests:
+            match request:
+                case rules.SendCreate():
+                    self.answer = None
+                    self._spawn(self._send())
+                case rules.ReadBack():
+                    self._spawn(self._read())
+                case rules.Delete(uid):
+                    self._spawn(self._delete(uid))
+                case rules.WakeAt(at):
+                    wake_at.append(at)
+        self._wake_at(min(wake_at) if wake_at else None)
+        changed, self._changed = self._changed, anyio.Event()
+        changed.set()
+        if self.claim.closed and not self._closed:
+            self._closed = True
+            self._manifest = {}
+            self._on_closed(self)
+
+    def on_pod(self, pod: Pod) -> None:
+        """News of a pod of our name."""
+        self._note(pod)
+        self.tell(rules.Seen(pod.uid, pod.nonce))
+
+    def on_gone(self, pod: Pod) -> None:
+        """The pod with this UID is no more."""
+        self._note(pod)
+        if self.pod is not None and self.pod.uid == pod.uid:
+            self.pod_gone = True
+        self.tell(rules.SeenGone(pod.uid))
+
+    def on_not_listed(self, asked_at: float) -> None:
+        """A list had no pod of our name."""
+        self.tell(rules.NotListed(asked_at))
+        if self.pod is not None and self.claim.uid != self.pod.uid:
+            self.pod_gone = True
+
+    async def refresh(self) -> None:
+        """Look at the pod now, for who does not trust the watch alone."""
+        asked_at = time.monotonic()
+        match await self._api.read_pod(self.claim.name):
+            case Found(pod):
+                self.on_pod(pod)
+            case Absent():
+                self.on_not_listed(asked_at)
+            case _:
+                pass
+
+    def _note(self, pod: Pod) -> None:
+        """Keep what is newest. Old news of an earlier pod of ours do not hide the one in use."""
+        if pod.nonce != self.claim.nonce or pod.uid in self.claim.gone:
+            return
+        self.pod_gone = self.pod_gone and self.pod is not None and pod.uid == self.pod.uid
+        self.pod = pod
+
+    async def _send(self) -> None:
+        if not self.claim.wanted:  # given up between the word and the deed: nothing is sent
+            self.tell(rules.WasRefused())
+            return
+        self.answer = await self._api.create_pod(self._manifest)
+        match self.answer:
+            case Created(pod):
+                if self.pod is None or self.pod.uid != pod.uid:
+                    self._note(pod)
+                self.tell(rules.WasCreated(pod.uid))
+            case Throttled() | Rejected():
+                self.tell(rules.WasRefused())
+            case NameTaken():
+                self.tell(rules.NameWasTaken())
+            case _:
+                self.tell(rules.CreateUnknown())
+
+    async def _read(self) -> None:
+        asked_at = time.monotonic()
+        answer = await self._api.read_pod(self.claim.name)
+        self.looks += 1
+        match answer:
+            case Found(pod):
+                self._note(pod)
+                self.tell(rules.ReadFound(pod.uid, pod.nonce, asked_at))
+            case Absent():
+                self.tell(rules.ReadNothing(asked_at))
+            case _:
+                self.tell(rules.ReadFailed())
+
+    async def _delete(self, uid: str) -> None:
+        answer = await self._api.delete_pod(self.claim.name, uid, grace_s=self._grace_s)
+        match answer:
+            case DeleteAccepted():
+                self.tell(rules.DeleteEnded(uid, "accepted"))
+            case Absent():
+                self.tell(rules.DeleteEnded(uid, "absent"))
+            case OtherUid():
+                self.tell(rules.DeleteEnded(uid, "other_uid"))
+            case _:
+                self.failed_deletes += 1
+                self._log.warning("delete failed; it is tried again", pod=self.claim.name, said=answer.said)
+                self.tell(rules.DeleteEnded(uid, "failed"))
+
+    def _wake_at(self, at: float | None) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = None
+        if at is not None:
+            delay_s = max(0.0, at - time.monotonic()) + 0.001
+            self._timer = asyncio.get_running_loop().call_later(delay_s, self.tell, rules.TimePassed())

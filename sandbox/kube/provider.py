@@ -1,0 +1,388 @@
+"""The Kubernetes provider: plain pods, owned from before they are asked for until the server says that they are gone.
+
+Each sandbox is made by a task of the provider's own. The caller only waits for it and, leaving, says that it is done,
+without waiting: no cancellation of the caller, however often and at whatever moment, loses a pod. Closing the provider
+outlasts cancellations as well and waits, for a bounded time, until everything is gone; what is not is listed and left
+to the janitor, who knows the run by its lease.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import secrets
+import time
+from collections.abc import AsyncIterator, Coroutine, Sequence
+from dataclasses import replace
+from importlib.resources import files
+from types import TracebackType
+from typing import Any
+
+import anyio
+import structlog
+
+from sandbox.bundle import bundle
+from sandbox.client import ExecdClient
+from sandbox.config import KubernetesConfig
+from sandbox.errors import CreateError, ProviderUnavailable, SandboxError, SandboxLost
+from sandbox.kube import birth
+from sandbox.kube import ownership as rules
+from sandbox.kube.api import ApiFailure, open_api
+from sandbox.kube.box import KubeSandbox
+from sandbox.kube.endings import Ending, ended_early, ending, ending_of_a_vanished, lost, pull_seconds
+from sandbox.kube.guard import Guard
+from sandbox.kube.janitor import sweep
+from sandbox.kube.lease import RunLease
+from sandbox.kube.manifest import BOOT_KEY, PREFIX, RUN_LABEL, Mark, config_map, image_ref, pod
+from sandbox.kube.owner import Owner
+from sandbox.kube.snapshot import Pod
+from sandbox.kube.ticket import Ticket
+from sandbox.kube.watch import follow
+from sandbox.pacing import Pacer, PacerLimits, Permit
+from sandbox.spec import Identity, PhaseTimes, SandboxSpec
+
+CLOSE_TIMEOUT_S = 60.0
+EXPLAIN_S = 3.0
+"""How long the way to a sandbox is broken before its pod is asked, rather than waited for."""
+PULL_WORTH_ASKING_S = 2.0
+
+
+class KubernetesProvider:
+    """A `Provider`. Open it with `sandbox.open_provider(KubernetesConfig())`."""
+
+    name = "kubernetes"
+
+    def __init__(self, config: KubernetesConfig) -> None:
+        self.config = config
+        self.run_id = f"run-{secrets.token_hex(6)}"
+        self.lease_name = f"{PREFIX}-{self.run_id}"
+        self._open = False
+        self._tickets: set[Ticket] = set()
+        self._births: set[asyncio.Task[None]] = set()
+        self._requests: set[asyncio.Task[None]] = set()
+        self._background: set[asyncio.Task[None]] = set()
+        self._owners: dict[str, Owner] = {}
+        self._permits: dict[str, Permit] = {}
+        self._none_left = asyncio.Event()
+        self._none_left.set()
+        self._log = structlog.get_logger("sandbox.kube")
+
+    @property
+    def pending(self) -> tuple[str, ...]:
+        """Pods that are to go and that the server has not yet said to be gone, by name."""
+        return tuple(name for name, owner in self._owners.items() if not owner.claim.wanted)
+
+    # -- open and close ------------------------------------------------------------------------------------------------
+
+    async def __aenter__(self) -> KubernetesProvider:
+        pacing = self.config.pacing
+        limits = PacerLimits(pacing.creates_per_s, pacing.burst, pacing.max_in_flight, pacing.max_live)
+        self._pacer = Pacer(limits)
+        self._resources = contextlib.AsyncExitStack()
+        try:
+            self._api = await self._resources.enter_async_context(open_api(self.config))
+            self._config_map = await self._publish_execd()
+            self._lease = RunLease(self._api, self.lease_name, duration_s=self.config.lease_s)
+            await self._lease.begin()
+        except BaseException:
+            await self._resources.aclose()
+            raise
+        self._open = True
+        self._guard = Guard(self._api, self.config, self._probe_sandbox)
+        self._spawn(self._background, follow(self._api, f"{RUN_LABEL}={self.run_id}", self), "watch")
+        self._spawn(self._background, self._lease.renew(), "lease")
+        self._spawn(self._background, self._sweep(), "janitor")
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._open = False
+        for ticket in list(self._tickets):
+            ticket.release()
+        closing = asyncio.get_running_loop().create_task(self._close())
+        cancelled: asyncio.CancelledError | None = None
+        while not closing.done():
+            try:
+                await asyncio.wait({closing})
+            except asyncio.CancelledError as again:  # heard, and raised at the end
+                cancelled = again
+        if cancelled is not None:
+            raise cancelled
+        closing.result()
+
+    async def _close(self) -> None:
+        """Wait until nothing of ours is left, then stop. Bounded, whatever the server does."""
+        with anyio.move_on_after(CLOSE_TIMEOUT_S):
+            if self._births:
+                await asyncio.wait(self._births)
+            await self._none_left.wait()
+        left = self.pending
+        if left:
+            self._log.error("left to the janitor", pods=left, lease=self.lease_name)
+        else:
+            await self._lease.end()
+        await self._guard.close()
+        for task in [*self._background, *self._requests]:
+            task.cancel()
+        await asyncio.gather(*self._background, *self._requests, return_exceptions=True)
+        await self._resources.aclose()
+
+    # -- sandboxes -----------------------------------------------------------------------------------------------------
+
+    @contextlib.asynccontextmanager
+    async def sandbox(self, spec: SandboxSpec, *, acquire_timeout_s: float = 120.0) -> AsyncIterator[KubeSandbox]:
+        began = time.monotonic()
+        if spec.egress == "denied":
+            await self._guard.prove(spec, timeout_s=acquire_timeout_s)
+        left_s = max(0.0, acquire_timeout_s - (time.monotonic() - began))
+        async with self._held(spec, left_s) as box:
+            yield box
+
+    @contextlib.asynccontextmanager
+    async def _held(self, spec: SandboxSpec, acquire_timeout_s: float) -> AsyncIterator[KubeSandbox]:
+        if not self._open:
+            raise CreateError("the provider is closed: use it inside `async with open_provider(...)`", phase="queue")
+        ticket = Ticket(f"{PREFIX}-{secrets.token_hex(8)}", spec)
+        self._tickets.add(ticket)
+        self._spawn(self._births, self._life(ticket, acquire_timeout_s), f"birth of {ticket.name}")
+        try:
+            with anyio.move_on_after(acquire_timeout_s):
+                await ticket.settled.wait()
+            if ticket.clock.phase == "queue":  # the pacer's own time-out is due, and says more
+                with anyio.move_on_after(0.5):
+                    await ticket.settled.wait()
+            yield ticket.result(acquire_timeout_s=acquire_timeout_s)
+        finally:
+            ticket.release()  # no await here: see the module's law
+
+    def _probe_sandbox(self, spec: SandboxSpec) -> contextlib.AbstractAsyncContextManager[KubeSandbox]:
+        """For the guard, which cannot wait for its own proof."""
+        return self._held(spec, self.config.budgets.schedule_s + self.config.budgets.pull_s)
+
+    async def _life(self, ticket: Ticket, acquire_timeout_s: float) -> None:
+        """One sandbox from its wish to its caller's release. Catches its own errors: they are the caller's to hear."""
+        began, outcome = time.monotonic(), "abandoned"
+        owner: Owner | None = None
+        permit: Permit | None = None
+        client: ExecdClient | None = None
+        try:
+            with ticket.creating:
+                token = secrets.token_urlsafe(32)
+                mark = Mark(ticket.name, secrets.token_hex(16), self.run_id, self.lease_name)
+                manifest = pod(
+                    ticket.spec,
+                    self.config,
+                    mark,
+                    token_sha256=hashlib.sha256(token.encode()).hexdigest(),
+                    config_map=self._config_map,
+                )
+                ticket.clock.enter("queue")
+                permit = await self._pacer.acquire(_key(ticket.spec), timeout_s=acquire_timeout_s)
+                owner = self._own(mark, manifest, permit)
+                await birth.be_stored(owner, permit)
+                running = await birth.run(ticket, owner, self._api, self.config)
+                client = self._client(ticket, owner, running, token)
+                ticket.hand_over(await self._await_daemon(ticket, owner, running, client))
+                permit.settled()
+                outcome = "ended"
+            if ticket.box is not None:
+                await ticket.released.wait()
+        except Exception as error:
+            outcome = "failed"
+            ticket.fail(error if isinstance(error, SandboxError) else _surprise(ticket, error))
+        finally:
+            if not ticket.settled.is_set():
+                ticket.fail(CreateError("the sandbox was given up before it was ready; ask again", phase="queue"))
+            if owner is not None and permit is not None:
+                owner.tell(rules.Abandoned())
+                permit.settled()
+            self._tickets.discard(ticket)
+            self._report(ticket, owner, outcome, time.monotonic() - began)
+            if client is not None:
+                with contextlib.suppress(Exception):
+                    await client.aclose()
+
+    def _own(self, mark: Mark, manifest: dict[str, Any], permit: Permit) -> Owner:
+        owner = Owner(
+            self._api,
+            rules.Claim(mark.name, mark.nonce),
+            manifest,
+            grace_s=self.config.grace_s,
+            spawn=lambda work: self._spawn(self._requests, work, f"request for {mark.name}"),
+            on_closed=self._disown,
+        )
+        self._owners[mark.name] = owner
+        self._permits[mark.name] = permit
+        self._none_left.clear()
+        return owner
+
+    def _disown(self, owner: Owner) -> None:
+        """Nothing of it exists and nothing can come to exist."""
+        del self._owners[owner.claim.name]
+        self._permits.pop(owner.claim.name).gone()
+        if not self._owners:
+            self._none_left.set()
+
+    def _client(self, ticket: Ticket, owner: Owner, running: Pod, token: str) -> ExecdClient:
+        assert running.ip is not None
+
+        async def explain() -> str | None:
+            end = await self._ending(ticket, owner, running.uid)
+            if end is not None:
+                raise lost(ticket.name, end)
+            return None
+
+        return ExecdClient(running.ip, self.config.port, token, explain=explain)
+
+    async def _await_daemon(self, ticket: Ticket, owner: Owner, running: Pod, client: ExecdClient) -> KubeSandbox:
+        """Wait until the daemon answers, and keep what it says about itself: the proof of never used."""
+        start_s = ticket.clock.seconds().get("start", 0.0)
+        ticket.clock.enter("daemon")
+        try:
+            health = await client.wait_ready(timeout_s=self.config.budgets.daemon_s)
+        except SandboxLost as error:
+            end = await self._ending(ticket, owner, running.uid)
+            if end is not None:
+                raise ended_early(ticket.name, "daemon", end) from error
+            raise CreateError(
+                f"execd in {ticket.name} ({running.ip}:{self.config.port} on {running.node}) did not answer within "
+                f"{self.config.budgets.daemon_s:g} s; pods must be reachable from here, and the ingress policy must "
+                "let this worker in",
+                phase="daemon",
+                node=running.node,
+            ) from error
+        ticket.clock.enter(None)
+        phases = ticket.clock.times()
+        if start_s >= PULL_WORTH_ASKING_S and phases.pull_s is None:
+            pulled_s = pull_seconds(await self._api.pod_events(running.uid))
+            if pulled_s is not None:
+                phases = _with_pull(phases, min(pulled_s, start_s))
+        image = image_ref(ticket.spec.image, self.config.images)
+        identity = Identity(
+            sandbox_id=ticket.name,
+            provider=self.name,
+            boot_id=health.boot_id,
+            image_ref=ticket.spec.image,
+            image_digest=image.digest,
+            created_at=ticket.created_at,
+            execs_before=health.execs,
+            handovers=1,
+        )
+        return KubeSandbox(
+            spec=ticket.spec,
+            identity=identity,
+            phases=phases,
+            unenforced=(),
+            client=client,
+            node=running.node or "",
+            address=(running.ip or "", self.config.port),
+            released=ticket.released,
+        )
+
+    async def _ending(self, ticket: Ticket, owner: Owner, uid: str) -> Ending | None:
+        """Why the pod with this UID is over, from the server, asked when the watch tells nothing in time. None: it is
+        not, as far as the server knows."""
+        for _ in range(2):
+            with anyio.move_on_after(EXPLAIN_S):
+                while (seen := _ending_now(ticket, owner, uid)) is None and not owner.pod_gone:
+                    await owner.change()
+            if owner.pod_gone:
+                events = await self._api.pod_events(uid)
+                return seen or ending_of_a_vanished(owner.pod, events, lifetime_s=ticket.spec.lifetime_s)
+            if seen is not None:
+                return seen
+            await owner.refresh()
+        return None
+
+    # -- news of the run's pods ----------------------------------------------------------------------------------------
+
+    def on_list(self, pods: Sequence[Pod], asked_at: float) -> None:
+        named = {one.name: one for one in pods}
+        for name, owner in list(self._owners.items()):
+            found = named.get(name)
+            if found is not None:
+                owner.on_pod(found)
+            else:
+                owner.on_not_listed(asked_at)
+
+    def on_pod(self, pod: Pod) -> None:
+        owner = self._owners.get(pod.name)
+        if owner is not None:
+            owner.on_pod(pod)
+
+    def on_gone(self, pod: Pod) -> None:
+        owner = self._owners.get(pod.name)
+        if owner is not None:
+            owner.on_gone(pod)
+
+    # -- what else runs ------------------------------------------------------------------------------------------------
+
+    async def _publish_execd(self) -> str:
+        """Make sure that execd's ConfigMap is there; its name. Raises `ProviderUnavailable`."""
+        manifest = config_map(bundle(), files("sandbox.kube").joinpath(BOOT_KEY).read_bytes())
+        name = str(manifest["metadata"]["name"])
+        try:
+            await self._api.call("POST", self._api.path("configmaps"), manifest)
+        except ApiFailure as failure:
+            if failure.status != 409:  # it is there, and a name stands for its content
+                raise ProviderUnavailable(
+                    f"execd cannot be put into namespace {self._api.namespace}: {failure}; see that the server is up, "
+                    "that the namespace exists, and that the role of docs/kubernetes.md is given"
+                ) from failure
+        return name
+
+    async def _sweep(self) -> None:
+        """What dead runs left behind goes when another run begins."""
+        try:
+            swept = await sweep(self._api, grace_s=self.config.grace_s)
+        except ApiFailure as failure:
+            self._log.info("not swept", said=str(failure))
+            return
+        if swept.deleted or swept.failed:
+            self._log.info("swept", deleted=swept.deleted, failed=swept.failed)
+
+    def _spawn(self, group: set[asyncio.Task[None]], work: Coroutine[Any, Any, None], name: str) -> None:
+        task = asyncio.get_running_loop().create_task(work, name=name)
+        group.add(task)
+        task.add_done_callback(group.discard)
+
+    def _report(self, ticket: Ticket, owner: Owner | None, outcome: str, lived_s: float) -> None:
+        phases = {f"{phase}_s": round(seconds, 4) for phase, seconds in ticket.clock.seconds().items()}
+        self._log.info(
+            "sandbox",
+            id=ticket.name,
+            image=ticket.spec.image,
+            node=owner.pod.node if owner is not None and owner.pod is not None else None,
+            outcome=outcome,
+            error=str(ticket.error) if ticket.error else None,
+            lived_s=round(lived_s, 3),
+            **phases,
+            **{f"label_{name}": value for name, value in ticket.spec.labels.items()},
+        )
+
+
+def _ending_now(ticket: Ticket, owner: Owner, uid: str) -> Ending | None:
+    seen = owner.pod
+    if seen is not None and seen.uid != uid:
+        return Ending("replaced", f"the pod is {seen.uid} now and was {uid}", seen.node)
+    return ending(seen, lifetime_s=ticket.spec.lifetime_s) if seen is not None else None
+
+
+def _key(spec: SandboxSpec) -> str:
+    """Whose turn an acquire uses: callers that name themselves take turns with the others."""
+    return spec.labels.get("caller") or spec.labels.get("run") or ""
+
+
+def _with_pull(phases: PhaseTimes, pulled_s: float) -> PhaseTimes:
+    """The pull told apart from the start."""
+    return replace(phases, pull_s=pulled_s, start_s=max(0.0, (phases.start_s or 0.0) - pulled_s))
+
+
+def _surprise(ticket: Ticket, error: Exception) -> CreateError:
+    """An error that no one foresaw is still the caller's to hear as ours, with its cause chained."""
+    phase = ticket.clock.phase or "queue"
+    ours = CreateError(f"creating the sandbox failed in phase {phase}: {error!r}; please report this", phase=phase)
+    ours.__cause__ = error
+    return ours

@@ -1,0 +1,74 @@
+"""One list and watch of a run's pods, kept alive for as long as the run: whoever needs a pod's news is told from here.
+
+A watch that ends, breaks, falls silent or is too old begins again; from a fresh list where it must. The server ends it
+after a while by our wish (with jitter, so that runs do not come back together), and a connection that is dead on one
+side only is given up a little later.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Sequence
+from contextlib import aclosing
+from typing import Protocol
+
+import anyio
+import structlog
+
+from sandbox.kube.api import Api, ApiFailure
+from sandbox.kube.snapshot import Pod
+
+WATCH_S = (20.0, 30.0)
+FIRST_PAUSE_S = 0.1
+LONGEST_PAUSE_S = 5.0
+
+
+class Listener(Protocol):
+    """Hears of the run's pods. None of it waits."""
+
+    def on_list(self, pods: Sequence[Pod], asked_at: float) -> None:
+        """All pods that there were at some moment after `asked_at` (`time.monotonic()`)."""
+
+    def on_pod(self, pod: Pod) -> None:
+        """A pod is new or changed. May be old news."""
+
+    def on_gone(self, pod: Pod) -> None:
+        """The pod with this UID is no more; `pod` is its last state."""
+
+
+async def follow(api: Api, selector: str, listener: Listener) -> None:
+    """Tell `listener` of all pods that match, until cancelled. Trouble with the server is outlasted."""
+    log = structlog.get_logger("sandbox.kube.watch")
+    version: str | None = None
+    pause_s = FIRST_PAUSE_S
+    while True:
+        try:
+            if version is None:
+                asked_at = time.monotonic()
+                pods, version = await api.list_pods(selector)
+                listener.on_list(pods, asked_at)
+            version = await _watch_once(api, selector, version, listener)
+            pause_s = FIRST_PAUSE_S
+        except ApiFailure as failure:
+            if failure.status == 410 or (failure.status == 0 and failure.reason == "Garbled"):
+                version = None
+            log.info("watch begins again", after=str(failure), pause_s=round(pause_s, 2))
+            await anyio.sleep(failure.retry_after_s or pause_s * random.uniform(0.5, 1.0))
+            pause_s = min(LONGEST_PAUSE_S, pause_s * 2)
+
+
+async def _watch_once(api: Api, selector: str, version: str, listener: Listener) -> str | None:
+    """One watch, to its end. Where the next goes on from; None: from a list. Raises `ApiFailure`."""
+    last: str | None = version
+    timeout_s = random.uniform(*WATCH_S)
+    async with aclosing(api.watch_pods(selector, version, timeout_s=timeout_s)) as events:
+        async for event in events:
+            if event.kind == "error":
+                raise ApiFailure("watch pods", event.code or 500, "ERROR", "the watch ended with an error")
+            last = event.version or last
+            if event.pod is not None and event.kind == "deleted":
+                listener.on_gone(event.pod)
+            elif event.pod is not None:
+                listener.on_pod(event.pod)
+    return last
