@@ -27,7 +27,6 @@ import anyio.to_thread
 
 from sandbox.errors import ImageError
 from sandbox.local.image import StoredImage
-from sandbox.local.layers import OPAQUE, LayerStack, is_whiteout, remove_tree
 from sandbox.local.pythons import PythonChoice, choose_python, python_layer
 from sandbox.local.recipe import (
     CONSTRAINTS,
@@ -37,6 +36,7 @@ from sandbox.local.recipe import (
     BuildPlan,
     baseline_command,
     fetch_command,
+    install_pins_command,
     parse_installed,
     python_check_command,
     settle_command,
@@ -44,6 +44,7 @@ from sandbox.local.recipe import (
     venv_command,
 )
 from sandbox.local.registry import Registry, certificates_inside, this_machines_registry
+from sandbox.local.stack import OPAQUE, LayerStack, is_whiteout, remove_tree
 from sandbox.local.store import ImageRecord, ImageStore, LayerRecord, find_python, now
 from sandbox.provider import Sandbox
 from sandbox.spec import Egress
@@ -204,13 +205,24 @@ class _Job:
         for number, command in enumerate(self.plan.install, start=1):
             self.progress(f"{self.plan.name}: install {number} of {len(self.plan.install)}")
             await self._install_step(box, f"install {number}", command)
-        listing = await self._step(box, "list", f"{VENV}/bin/python -m pip list --format=freeze 2>/dev/null")
-        installed = parse_installed(listing)
+        installed = await self._installed_as_pinned(box)
+        commit = await self._step(box, "settle", settle_command(self.plan.workdir))
+        return commit.splitlines()[-1], installed
+
+    async def _installed_as_pinned(self, box: Sandbox) -> dict[str, str]:
+        """What is installed, after putting right what the commands left otherwise than pinned."""
+        list_command = f"{VENV}/bin/python -m pip list --format=freeze 2>/dev/null"
+        installed = parse_installed(await self._step(box, "list", list_command))
+        differing = self.plan.differing_pins(installed)
+        if not differing:
+            return installed
+        self.progress(f"{self.plan.name}: putting right {', '.join(differing)}")
+        await self._step(box, "pins", install_pins_command([pin.partition(" ")[0] for pin in differing]))
+        installed = parse_installed(await self._step(box, "list", list_command))
         differing = self.plan.differing_pins(installed)
         if differing:
             raise self._failure("pins", f"not installed as pinned: {', '.join(differing)}")
-        commit = await self._step(box, "settle", settle_command(self.plan.workdir))
-        return commit.splitlines()[-1], installed
+        return installed
 
     async def _install_step(self, box: Sandbox, step: str, command: str) -> None:
         """One install command, with the pins as constraints. pip applies constraints to what a package needs only to be

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from sandbox.errors import ImageError
-from sandbox.local.layers import is_opaque
+from sandbox.local.stack import is_opaque
 from sandbox.local.store import ImageRecord, ImageStore
 
 _MANIFEST = "application/vnd.oci.image.manifest.v1+json"

@@ -6,7 +6,7 @@ import hashlib
 import json
 import re
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -150,6 +150,11 @@ def settle_command(workdir: str) -> str:
 def venv_command(python: str) -> str:
     """Makes the environment that the recipe installs into."""
     return f"{shlex.quote(python)} -m venv {VENV}"
+
+
+def install_pins_command(pins: Sequence[str]) -> str:
+    """Installs exactly these, whatever needs them."""
+    return f"{VENV}/bin/python -m pip install -q --no-deps {' '.join(map(shlex.quote, pins))}"
 
 
 def python_check_command(python: str) -> str:

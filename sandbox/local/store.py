@@ -29,8 +29,9 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from sandbox.errors import ImageError
 from sandbox.local.image import StoredImage
-from sandbox.local.layers import LayerStack, LayerStats, merge_layer, remove_tree, unpack_layer
+from sandbox.local.layers import LayerStats, unpack_layer
 from sandbox.local.oci import OciImage, OciLayer, is_digest, open_layer, open_source, read_image
+from sandbox.local.stack import LayerStack, merge_layer, remove_tree
 
 MOUNT_OPTIONS_BYTES = 2600
 """How long the overlay options of an image's own layers may be: a page, less what a recipe and a sandbox add."""

@@ -12,7 +12,7 @@ import pytest
 
 from sandbox.errors import ImageError
 from sandbox.local.export import export_image
-from sandbox.local.layers import is_opaque
+from sandbox.local.stack import is_opaque
 from sandbox.local.store import ImageStore
 from tests.sandbox.local.images_by_hand import entry, folder, hard_link, listing, symlink, tar_of, write_layout
 

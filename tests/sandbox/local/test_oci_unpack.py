@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from sandbox.errors import ImageError
-from sandbox.local.layers import LayerStack, is_opaque, is_whiteout, merge_layer, unpack_layer
+from sandbox.local.layers import unpack_layer
+from sandbox.local.stack import LayerStack, is_opaque, is_whiteout, merge_layer
 from tests.sandbox.local.images_by_hand import entry, folder, hard_link, listing, symlink, tar_of
 
 

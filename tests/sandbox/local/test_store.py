@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from sandbox.errors import ImageError
-from sandbox.local.layers import is_opaque, is_whiteout
+from sandbox.local.stack import is_opaque, is_whiteout
 from sandbox.local.store import ImageRecord, ImageStore, LayerRecord, now
 from tests.sandbox.local.images_by_hand import (
     GZIP,
