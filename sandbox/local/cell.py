@@ -220,8 +220,13 @@ def _plan(site: Site, request: Request, scratch: Scratch, cgroup: MemoryCgroup |
 def _memory_cgroup(site: Site, spec: SandboxSpec, scratch: Scratch) -> MemoryCgroup | None:
     if spec.memory_mib is None or site.memory is None:
         return None
-    cgroup = site.memory.create(spec.memory_mib)
-    (scratch.root / CGROUP_NOTE).write_text(str(cgroup.path))
+    cgroup = site.memory.name()
+    (scratch.root / CGROUP_NOTE).write_text(str(cgroup.path))  # first: a kill in between must leave a trace
+    try:
+        cgroup.create(spec.memory_mib)
+    except OSError:
+        remove_cgroup(cgroup.path)
+        raise
     return cgroup
 
 

@@ -32,18 +32,9 @@ class MemoryController:
     version: int
     """1 or 2, of the cgroup interface."""
 
-    def create(self, memory_mib: int) -> MemoryCgroup:
-        """Make a child with that limit, swap included where the kernel counts it. Raises `OSError`."""
-        cgroup = MemoryCgroup(self.parent / f"{PREFIX}{secrets.token_hex(6)}", self.version)
-        cgroup.path.mkdir()
-        limit = str(memory_mib << 20)
-        if self.version == 2:
-            (cgroup.path / "memory.max").write_text(limit)
-            _write_if_present(cgroup.path / "memory.swap.max", "0")
-        else:
-            (cgroup.path / "memory.limit_in_bytes").write_text(limit)
-            _write_if_present(cgroup.path / "memory.memsw.limit_in_bytes", limit)
-        return cgroup
+    def name(self) -> MemoryCgroup:
+        """A new child's name, which can be written down before the child exists."""
+        return MemoryCgroup(self.parent / f"{PREFIX}{secrets.token_hex(6)}", self.version)
 
 
 @dataclass(frozen=True)
@@ -52,6 +43,17 @@ class MemoryCgroup:
 
     path: Path
     version: int
+
+    def create(self, memory_mib: int) -> None:
+        """Make it with that limit, swap included where the kernel counts it. Raises `OSError`."""
+        self.path.mkdir()
+        limit = str(memory_mib << 20)
+        if self.version == 2:
+            (self.path / "memory.max").write_text(limit)
+            _write_if_present(self.path / "memory.swap.max", "0")
+        else:
+            (self.path / "memory.limit_in_bytes").write_text(limit)
+            _write_if_present(self.path / "memory.memsw.limit_in_bytes", limit)
 
     @property
     def mount_point(self) -> str:
@@ -117,11 +119,13 @@ def _works(controller: MemoryController) -> bool:
     """Try it: writable by mode says little about cgroup files."""
     if not os.access(controller.parent, os.W_OK):
         return False
+    cgroup = controller.name()
     try:
-        cgroup = controller.create(64)
+        cgroup.create(64)
     except OSError:
         return False
-    remove_cgroup(cgroup.path)
+    finally:
+        remove_cgroup(cgroup.path)
     # Moving a process needs write access to the common ancestor's list as well.
     return os.access(controller.parent / "cgroup.procs", os.W_OK)
 
