@@ -27,6 +27,7 @@ class Session:
         self._exports = None
         self._directory = None
         self._killing = False
+        self._dying = False
 
     @property
     def shell_pid(self):
@@ -58,7 +59,7 @@ class Session:
             self._host.exec_ended(record)
 
     def _next(self):
-        while self._current is None and self._waiting:
+        while self._current is None and self._waiting and not self._dying:
             record = self._waiting.pop(0)
             try:
                 self.prepare()
@@ -109,9 +110,11 @@ class Session:
         if shell.directory is not None:
             self._directory = shell.directory
         self._last_status = 0
+        self._dying = False
         if self._current is not None:
             code = procs.exit_code(wait_status)
             self._finish(128 + _signal.SIGTERM if code == 128 + ABORT_SIGNAL else code, True)
+        self._next()
 
     def _finish(self, exit_code, restarted):
         record, self._current = self._current, None
@@ -180,4 +183,5 @@ class Session:
         self._exports = self._directory = None
         if self._shell is not None:
             self._shell.exports = self._shell.directory = None
+            self._dying = True  # what comes next waits until the old shell is reaped
             self.kill_tree()

@@ -259,24 +259,26 @@ TIME = (
     ),
     _case(
         "a tree that ignores TERM",
+        S("n=$RANDOM$RANDOM"),
         S(
-            "trap '' TERM; (trap '' TERM; sleep 61) & sleep 62",
+            "trap '' TERM; (trap '' TERM; sleep 61.$n) & sleep 62.$n",
             exit_code=None,
             timed_out=True,
             timeout_s=0.5,
             within_s=8,
         ),
-        S("pgrep -fx 'sleep 6[12]'", b"", exit_code=1),
+        S('pgrep -fx "sleep 6[12].$n"', b"", exit_code=1),
     ),
     _case(
         "setsid and double forks die too",
+        S("n=$RANDOM$RANDOM"),
         S(
-            "(setsid sleep 71 &); (nohup sleep 72 >/dev/null 2>&1 &); sleep 73",
+            "(setsid sleep 71.$n &); (nohup sleep 72.$n >/dev/null 2>&1 &); sleep 73.$n",
             exit_code=None,
             timed_out=True,
             timeout_s=0.5,
         ),
-        S("pgrep -fx 'sleep 7[123]'", b"", exit_code=1),
+        S('pgrep -fx "sleep 7[123].$n"', b"", exit_code=1),
     ),
     _case(
         "an earlier background job outlives a time-out",
