@@ -20,6 +20,29 @@ def prctl(option, value):
         return False
 
 
+def outside_signals(numbers):
+    """A descriptor from which `senders` reads the given signals, which are blocked from now on; None if impossible."""
+    try:
+        import _ctypes
+        import _signal
+
+        mask = sum(1 << (number - 1) for number in numbers).to_bytes(128, "little")
+        function = _ctypes.dlsym(_ctypes.dlopen(None, 2), "signalfd")
+        fd = _ctypes.call_function(function, (-1, mask, os.O_NONBLOCK | os.O_CLOEXEC))
+        if fd >= 0:
+            _signal.pthread_sigmask(_signal.SIG_BLOCK, numbers)
+            return fd
+    except (ImportError, AttributeError, OSError, TypeError, ValueError):
+        pass
+    return None
+
+
+def senders(fd):
+    """The pids that sent the signals that wait on the descriptor; 0 is a process outside this pid namespace."""
+    data = os.read(fd, 128 * 32)
+    return [int.from_bytes(data[at + 12 : at + 16], "little") for at in range(0, len(data), 128)]
+
+
 def protect_self():
     """Let nothing in the sandbox trace this process or take its descriptors; adopt orphans even when not PID 1."""
     return {"undumpable": prctl(PR_SET_DUMPABLE, 0), "subreaper": prctl(PR_SET_CHILD_SUBREAPER, 1) or os.getpid() == 1}
@@ -125,6 +148,7 @@ def _become(path, argv, env, cwd, descriptors, user, report_w):  # noqa: PLR0917
 
         for number in (_signal.SIGPIPE, _signal.SIGXFSZ, _signal.SIGINT, _signal.SIGTERM, _signal.SIGCHLD):
             _signal.signal(number, _signal.SIG_DFL)
+        _signal.pthread_sigmask(_signal.SIG_SETMASK, [])
         os.setsid()
         prctl(PR_SET_CHILD_SUBREAPER, 1)
         report_w = fcntl.fcntl(report_w, fcntl.F_DUPFD_CLOEXEC, 100)

@@ -66,18 +66,28 @@ class Daemon:
         self._ending = False
         listener.setblocking(False)
         self.loop.watch(listener.fileno(), READ, self._on_client)
-        wake_r, wake_w = os.pipe()
-        os.set_blocking(wake_r, False)
-        os.set_blocking(wake_w, False)
-        self.loop.watch(wake_r, READ, lambda _events: self._on_signal(os.read(wake_r, 512)))
-        for number in (_signal.SIGCHLD, _signal.SIGTERM, _signal.SIGINT, _signal.SIGHUP):
-            _signal.signal(number, lambda _number, _frame: None)
-        _signal.set_wakeup_fd(wake_w)
+        self._watch_signals()
         self.loop.after(float(config.get("lifetime_s", 4 * 3600)), self.end)
 
     def run(self):
         """Serve until the end."""
         self.loop.run()
+
+    def _watch_signals(self):
+        """Children's ends wake the loop; SIGTERM and its like end the daemon. PID 1 heeds them only from outside its
+        pid namespace (as a runtime sends them): `pkill python` inside must not end the sandbox."""
+        wake_r, wake_w = os.pipe()
+        os.set_blocking(wake_r, False)
+        os.set_blocking(wake_w, False)
+        self.loop.watch(wake_r, READ, lambda _events: self._on_signal(os.read(wake_r, 512)))
+        endings = (_signal.SIGTERM, _signal.SIGINT, _signal.SIGHUP)
+        outside = procs.outside_signals(endings) if os.getpid() == 1 else None
+        if outside is not None:
+            self.loop.watch(outside, READ, lambda _events: 0 in procs.senders(outside) and self.end())
+            endings = ()
+        for number in (_signal.SIGCHLD,) + endings:
+            _signal.signal(number, lambda _number, _frame: None)
+        _signal.set_wakeup_fd(wake_w)
 
     def open(self, request, connection):
         """The sink of a request's body. Raises Refusal."""

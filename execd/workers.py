@@ -51,6 +51,7 @@ def _run(work, in_fd, out_fd, others):
         _signal.set_wakeup_fd(-1)
         for number in (_signal.SIGTERM, _signal.SIGINT, _signal.SIGHUP, _signal.SIGCHLD):
             _signal.signal(number, _signal.SIG_DFL)
+        _signal.pthread_sigmask(_signal.SIG_SETMASK, [])
         for fd in others:
             os.close(fd)
         work(in_fd, out_fd)
