@@ -97,7 +97,7 @@ def pod(
 ) -> dict[str, Any]:
     """The pod of one sandbox, as JSON. Raises `ImageError`."""
     labels = {
-        **config.labels,
+        **{name: value for name, value in config.labels.items() if not name.startswith(f"{PREFIX}/")},
         "app.kubernetes.io/managed-by": PREFIX,
         SANDBOX_LABEL: "true",
         RUN_LABEL: mark.run,

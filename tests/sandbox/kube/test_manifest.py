@@ -144,10 +144,11 @@ def test_what_the_cluster_asks_for_is_passed_on() -> None:
 
 def test_the_configs_labels_cannot_hide_whose_a_pod_is() -> None:
     """A configured label that has one of our names loses."""
-    config = KubernetesConfig(labels={"sandman-grader/nonce": "forged", "sandman-grader/egress": "open"})
-    labels = made(SandboxSpec(image=IMAGE, egress="denied"), config)["metadata"]["labels"]
+    forged = {"sandman-grader/nonce": "forged", "sandman-grader/egress": "open", "sandman-grader/worker": "true"}
+    labels = made(SandboxSpec(image=IMAGE, egress="denied"), KubernetesConfig(labels=forged))["metadata"]["labels"]
 
     assert ("f00d", "denied") == (labels["sandman-grader/nonce"], labels["sandman-grader/egress"])
+    assert "sandman-grader/worker" not in labels
 
 
 @given(st.dictionaries(st.text(max_size=30), st.text(max_size=100), max_size=5))

@@ -1,0 +1,128 @@
+"""A real cluster for tests marked `cluster`: `$KUBECONFIG`, or the one that `tests/cluster/up` brought up."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+import yaml
+
+from sandbox import KubernetesConfig, SandboxSpec
+from sandbox.errors import SandboxError
+from sandbox.kube.api import Api, ApiFailure, open_api
+
+CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "sandman-grader" / "kube"
+KUBE_DIR = Path(os.environ.get("KUBE_DIR") or CACHE)
+
+
+@pytest.fixture(scope="session")
+def kubeconfig() -> Path:
+    """Of a cluster that this user may do anything in."""
+    given = os.environ.get("KUBECONFIG")
+    file = Path(given) if given else KUBE_DIR / "pki" / "admin.kubeconfig"
+    if not file.is_file():
+        pytest.skip("no cluster: run tests/cluster/up as root, or set KUBECONFIG")
+    return file
+
+
+@pytest.fixture
+async def admin(kubeconfig: Path) -> AsyncIterator[Api]:
+    """The API server, as its administrator."""
+    try:
+        async with open_api(KubernetesConfig(kubeconfig=kubeconfig)) as api:
+            await api.call("GET", "/version", timeout_s=5)
+            yield api
+    except (ApiFailure, SandboxError) as failure:
+        pytest.skip(f"no cluster answers: {failure}; run tests/cluster/up as root, or set KUBECONFIG")
+
+
+@pytest.fixture
+async def namespace(admin: Api) -> AsyncIterator[str]:
+    """A namespace of the test's own, with the objects that docs/kubernetes.md asks for."""
+    async with a_namespace(admin) as name:
+        yield name
+
+
+@asynccontextmanager
+async def a_namespace(admin: Api, *, policies: bool = True) -> AsyncIterator[str]:
+    name = f"sandman-test-{secrets.token_hex(5)}"
+    await admin.call("POST", "/api/v1/namespaces", {"metadata": {"name": name}})
+    try:
+        await _default_account(admin, name)
+        if policies:
+            for policy in deployed("network-policies.yaml"):
+                path = f"/apis/networking.k8s.io/v1/namespaces/{name}/networkpolicies"
+                await admin.call("POST", path, policy)
+        yield name
+    finally:
+        await admin.call("DELETE", f"/api/v1/namespaces/{name}")
+
+
+def deployed(file: str) -> list[dict[str, Any]]:
+    """The objects of one of the manifests that we ship."""
+    text = files("sandbox.kube").joinpath("deploy", file).read_text()
+    return [dict(one) for one in yaml.safe_load_all(text)]
+
+
+async def _default_account(admin: Api, namespace: str) -> None:
+    """Pods are admitted only once the namespace has its service account."""
+    with anyio.fail_after(30):
+        while True:
+            try:
+                await admin.call("GET", f"/api/v1/namespaces/{namespace}/serviceaccounts/default")
+                return
+            except ApiFailure:
+                await anyio.sleep(0.05)
+
+
+@pytest.fixture
+async def image(admin: Api) -> str:
+    """An image that the nodes have, by digest: `$SANDMAN_TEST_IMAGE`, or the one of `tests/cluster/up`."""
+    nodes = (await admin.call("GET", "/api/v1/nodes"))["items"]
+    ready = [
+        node["metadata"]["name"]
+        for node in nodes
+        for condition in node["status"].get("conditions") or []
+        if condition["type"] == "Ready" and condition["status"] == "True" and "fake" not in node["metadata"]["name"]
+    ]
+    if not ready:
+        pytest.skip("the cluster has no Ready node: run tests/cluster/up without --api")
+    noted = KUBE_DIR / "run" / "py.ref"
+    given = os.environ.get("SANDMAN_TEST_IMAGE") or (noted.read_text().strip() if noted.is_file() else "")
+    if not given:
+        pytest.skip("no image is named: set SANDMAN_TEST_IMAGE to an image with bash, Python and git, by digest")
+    return given
+
+
+@pytest.fixture
+def config(kubeconfig: Path, namespace: str) -> Callable[..., KubernetesConfig]:
+    """Makes the provider's config for this test's namespace."""
+
+    def make(**changes: Any) -> KubernetesConfig:
+        return KubernetesConfig(**{"kubeconfig": kubeconfig, "namespace": namespace, **changes})
+
+    return make
+
+
+@pytest.fixture
+def spec(image: str) -> SandboxSpec:
+    return SandboxSpec(image=image, egress="denied")
+
+
+async def pods_of(admin: Api, namespace: str) -> list[str]:
+    """Names of the pods in a namespace."""
+    answer = await admin.call("GET", f"/api/v1/namespaces/{namespace}/pods")
+    return [item["metadata"]["name"] for item in answer.get("items") or []]
+
+
+async def leases_of(admin: Api, namespace: str) -> list[str]:
+    """Names of the leases in a namespace."""
+    answer = await admin.call("GET", f"/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases")
+    return [item["metadata"]["name"] for item in answer.get("items") or []]
