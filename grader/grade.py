@@ -199,6 +199,7 @@ class _Route:
             exit_code=ran.exit_code,
             timed_out=ran.timed_out,
             log_truncated=ran.truncated,
+            eval_type=ready.plan.eval_type,
         )
         flags = (*judgement.flags, *_set_up_flags(ran), *_touched_flags(ready))
         return _End(judgement.outcome, judgement.reasons, judgement.cause, flags, judgement)
@@ -300,6 +301,9 @@ def _touched_flags(ready: _Ready) -> Iterator[str]:
     for name, paths in kinds.items():
         if paths:
             yield f"{name}: {words[name]}: {', '.join(path.decode('utf-8', 'backslashreplace') for path in paths[:5])}."
+    if ready.patch.without_data:
+        lines = ", ".join(map(str, ready.patch.without_data[:5]))
+        yield f"binary_without_data: binary changes without their data were not applied (patch lines {lines})."
 
 
 def _keep(log: bytes, logs_dir: Path | None, task_id: str) -> str | None:

@@ -32,7 +32,6 @@ class RejectReason(StrEnum):
     NOT_A_DIFF = "not_a_diff"
     NOT_TEXT = "not_text"
     PATH_ESCAPES = "path_escapes"
-    BINARY_WITHOUT_DATA = "binary_without_data"
     TRUNCATED_HUNK = "truncated_hunk"
 
 
@@ -51,6 +50,9 @@ class Patch:
 
     data: bytes
     changes: tuple[FileChange, ...]
+    without_data: tuple[int, ...] = ()
+    """Lines (from 1) of binary changes that carry no data. git refuses such a patch, GNU patch skips them in silence:
+    the ladder of `grader.apply` decides as the official one does, and the verdict is flagged."""
 
     @property
     def touched(self) -> tuple[bytes, ...]:
@@ -83,13 +85,14 @@ def parse(data: bytes) -> Patch | Rejected:
     if b"\0" in data:
         line = data[: data.index(b"\0")].count(b"\n") + 1
         return Rejected(RejectReason.NOT_TEXT, f"line {line} holds a NUL byte; use git diff --binary")
+    reader = _Reader(data)
     try:
-        changes = tuple(_Reader(data).changes())
+        changes = tuple(reader.changes())
     except _Refusal as refusal:
         return refusal.rejected
     if not changes:
         return Rejected(RejectReason.NOT_A_DIFF, "no file header of a unified diff was found")
-    return Patch(data, changes)
+    return Patch(data, changes, tuple(reader.without_data))
 
 
 class _Refusal(Exception):
@@ -140,6 +143,7 @@ class _Reader:
         if not self.lines[-1]:
             self.lines.pop()
         self.at = 0
+        self.without_data: list[int] = []
 
     def changes(self) -> Iterator[FileChange]:
         """One change per file section. Text between sections (mail headers, prose) is skipped, as git does."""
@@ -151,7 +155,7 @@ class _Reader:
                 header.git_paths = _git_paths(line[len(b"diff --git ") :].rstrip(b"\r"))
                 self._extended(header)
             elif not self._at_file_lines():
-                self._refuse_bare_binary(line)
+                self._note_bare_binary(line)
                 self.at += 1
                 continue
             self._file_lines(header)
@@ -239,7 +243,10 @@ class _Reader:
         if self.at == len(self.lines):
             return
         line = self.lines[self.at]
-        self._refuse_bare_binary(line)
+        if self._note_bare_binary(line):
+            header.flags.add(ChangeKind.BINARY)
+            self.at += 1
+            return
         if line.rstrip(b"\r") != b"GIT binary patch":
             return
         header.flags.add(ChangeKind.BINARY)
@@ -253,14 +260,14 @@ class _Reader:
                 self.at += 1
             self.at += 1  # the blank line that ends a block
         if not blocks:
-            raise _Refusal(RejectReason.BINARY_WITHOUT_DATA, f"the binary hunk of line {started} has no data")
+            self.without_data.append(started)
 
-    def _refuse_bare_binary(self, line: bytes) -> None:
-        if _BINARY_DIFFERS.match(line):
-            raise _Refusal(
-                RejectReason.BINARY_WITHOUT_DATA,
-                f"line {self.at + 1} says that binary files differ and carries no data; use git diff --binary",
-            )
+    def _note_bare_binary(self, line: bytes) -> bool:
+        """Whether the line says that binary files differ, in place of their data."""
+        bare = _BINARY_DIFFERS.match(line) is not None
+        if bare:
+            self.without_data.append(self.at + 1)
+        return bare
 
 
 def _file_name(raw: bytes) -> bytes | None:

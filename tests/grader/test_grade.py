@@ -132,7 +132,6 @@ async def test_a_patch_that_does_not_apply_is_rejected(tmp_path: Path) -> None:
         (b"Here is my fix.\n", "not_a_diff"),
         (b"\0\1\2", "not_text"),
         (b"--- a/x\n+++ b/../x\n@@ -0,0 +1 @@\n+x\n", "path_escapes"),
-        (b"diff --git a/x b/x\nnew file mode 100644\nBinary files /dev/null and b/x differ\n", "binary_without_data"),
         (b"--- a/x\n+++ b/x\n@@ -1,9 +1,9 @@\n x\n", "truncated_hunk"),
     ],
 )
@@ -141,6 +140,17 @@ async def test_an_unusable_patch_is_rejected_by_name(tmp_path: Path, patch: byte
     grading = await graded(make_task(make_repo(tmp_path / "r")), patch, Nothing())
     assert (Outcome.PATCH_REJECTED, 0.0) == (grading.outcome, grading.reward)
     assert name in grading.reasons[0]
+
+
+async def test_a_binary_change_without_data_is_skipped_and_flagged(tmp_path: Path) -> None:
+    """As by the official ladder, the rest of the patch counts; that something was left out is flagged."""
+    bare = b"diff --git a/logo b/logo\nnew file mode 100644\nindex 0..2\nBinary files /dev/null and b/logo differ\n"
+    async with toy(tmp_path) as (repo, provider):
+        task = make_task(repo)
+        grading = await graded(task, task.reference_patch + bare, provider)
+    assert Outcome.RESOLVED == grading.outcome
+    assert "patch --fuzz=5" == grading.evidence.apply_rung
+    assert any(flag.startswith("binary_without_data") for flag in grading.flags)
 
 
 async def test_a_hanging_patch_times_out(tmp_path: Path) -> None:

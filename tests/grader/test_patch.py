@@ -112,12 +112,6 @@ def test_lines_of_a_hunk_are_no_headers() -> None:
         (MODIFY.replace(b"src/a.py", b"sub/.GIT/config"), RejectReason.PATH_ESCAPES),
         (MODIFY.replace(b"+++ b/src/a.py", b'+++ "b/\\056\\056/x"'), RejectReason.PATH_ESCAPES),
         (b"diff --git a/o b/n\nrename from o\nrename to ../n\n", RejectReason.PATH_ESCAPES),
-        (
-            b"diff --git a/i b/i\nnew file mode 100644\nindex 0..1\nBinary files /dev/null and b/i differ\n",
-            RejectReason.BINARY_WITHOUT_DATA,
-        ),
-        (MODIFY + b"Binary files a/i and b/i differ\n", RejectReason.BINARY_WITHOUT_DATA),
-        (b"diff --git a/i b/i\nindex 0..1\nGIT binary patch\n", RejectReason.BINARY_WITHOUT_DATA),
         (MODIFY[: -len(b"+z\n")], RejectReason.TRUNCATED_HUNK),
         (MODIFY.replace(b"-y", b"~y"), RejectReason.TRUNCATED_HUNK),
         (MODIFY.replace(b"-1,2 +1,2", b"-1,9 +1,9"), RejectReason.TRUNCATED_HUNK),
@@ -127,6 +121,21 @@ def test_lines_of_a_hunk_are_no_headers() -> None:
 def test_refused_by_name(data: bytes, reason: RejectReason) -> None:
     """Each kind of unusable patch is refused under its own name."""
     assert reason == reason_of(data)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"diff --git a/i b/i\nnew file mode 100644\nindex 0..1\nBinary files /dev/null and b/i differ\n",
+        b"diff --git a/i b/i\nindex 1..2 100644\nBinary files a/i and b/i differ\n",
+        b"diff --git a/i b/i\nindex 0..1\nGIT binary patch\n",
+    ],
+)
+def test_binary_changes_without_data_are_noted(data: bytes) -> None:
+    """A binary change that carries no data is left to the apply ladder, and its line is told."""
+    parsed = patch_of(MODIFY + data)
+    assert (MODIFY.count(b"\n") + data.count(b"\n"),) == parsed.without_data
+    assert b"i" in parsed.touched
 
 
 def test_a_huge_patch_is_refused_whole() -> None:
@@ -185,9 +194,9 @@ def test_real_patches_are_read(real_data: Path) -> None:
 
 @pytest.mark.real
 def test_patches_of_published_runs_are_read(real_data: Path) -> None:
-    """The patch of every published log is either read, or refused for a binary change without its data."""
+    """The patch of every published log is read."""
     patches = sorted((real_data / "logs").rglob("patch.diff"))
     assert patches
     for path in patches:
         parsed = parse(path.read_bytes())
-        assert isinstance(parsed, Patch) or parsed.reason is RejectReason.BINARY_WITHOUT_DATA, path
+        assert isinstance(parsed, Patch), path
