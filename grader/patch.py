@@ -273,7 +273,11 @@ class _Reader:
 def _file_name(raw: bytes) -> bytes | None:
     """The path of a `---` or `+++` line without its first component. None: /dev/null."""
     raw = raw.rstrip(b"\r")
-    name = _unquote(raw) if raw.startswith(b'"') else raw.split(b"\t", 1)[0].rstrip()
+    if raw.startswith(b'"'):
+        name = _unquote(raw)
+    else:  # git ends a name that holds blanks with a tab, so that a blank before it is the name's own
+        name, tab, _ = raw.partition(b"\t")
+        name = name if tab else name.rstrip()
     if name == b"/dev/null":
         return None
     if name.startswith((b"/", b"../")):

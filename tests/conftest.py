@@ -5,6 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
+
+settings.register_profile("shared-machine", deadline=None)  # a busy machine is no fault of the code
+settings.load_profile("shared-machine")
 
 SHARED_DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
 
