@@ -16,7 +16,7 @@ behind it, lines that report the status. Laws:
 
 import fcntl
 import os
-import struct
+import sys
 from _socket import AF_UNIX, SOCK_STREAM, socketpair
 
 from . import procs
@@ -61,7 +61,7 @@ def _nonce():
 
 
 def _waiting_bytes(fd):
-    return struct.unpack("i", fcntl.ioctl(fd, FIONREAD, b"\0\0\0\0"))[0]
+    return int.from_bytes(fcntl.ioctl(fd, FIONREAD, b"\0\0\0\0"), sys.byteorder)
 
 
 class Shell:

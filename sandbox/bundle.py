@@ -1,6 +1,8 @@
 """execd as one file: the zipapp's bytes, their hash, and the arguments that start it.
 
-The sources are found but never imported: execd is shipped as bytes. The same sources give the same bytes.
+The sources are found but never imported: execd is shipped as bytes. The same sources give the same bytes. Compiling
+them is most of a daemon's start, so that a provider may add byte code: it runs `compile_argv` once with an image's own
+Python and gives what that wrote to `bundle`. A Python for which there is no byte code takes the sources.
 """
 
 from __future__ import annotations
@@ -12,7 +14,19 @@ import zipfile
 from functools import cache
 from pathlib import Path
 
-_START = "import sys;sys.path.insert(0,sys.argv.pop(1));from execd.server import main;sys.exit(main(sys.argv[1:]))"
+_START = (
+    "import sys,_frozen_importlib_external as f;p=sys.argv.pop(1);sys.path[:0]=[p+'/'+f.MAGIC_NUMBER.hex(),p];"
+    "from execd.server import main;sys.exit(main(sys.argv[1:]))"
+)
+_COMPILE = """
+import sys, zipimport, marshal, _frozen_importlib_external as f
+head = f.MAGIC_NUMBER + bytes(12 if sys.version_info >= (3, 7) else 8)
+archive = zipimport.zipimporter(sys.argv[1])
+for name in sys.argv[2:]:
+    text = archive.get_data(name)
+    code = head + marshal.dumps(compile(text, name, "exec", dont_inherit=True, optimize=2))
+    sys.stdout.buffer.write(len(code).to_bytes(4, "big") + code)
+"""
 _EPOCH = (1980, 1, 1, 0, 0, 0)
 
 
@@ -24,19 +38,46 @@ def _sources() -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in sorted(folder.glob("*.py"))}
 
 
+def _modules() -> list[str]:
+    return [f"execd/{name}" for name in _sources() if name != "__main__.py"]
+
+
 @cache
-def bundle() -> bytes:
-    """The zipapp. Raises FileNotFoundError when execd's sources are not installed."""
-    sources = _sources()
+def bundle(*byte_code: bytes) -> bytes:
+    """The zipapp. `byte_code`: what `compile_argv` wrote, one for each Python version; anything else is left out.
+
+    Raises FileNotFoundError when execd's sources are not installed.
+    """
+    members = {name if name == "__main__.py" else f"execd/{name}": data for name, data in _sources().items()}
+    for compiled in byte_code:
+        members |= _compiled_members(compiled)
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
-        for name, data in sources.items():
-            info = zipfile.ZipInfo("__main__.py" if name == "__main__.py" else f"execd/{name}", _EPOCH)
+        for name, data in members.items():
+            info = zipfile.ZipInfo(name, _EPOCH)
             info.compress_type = zipfile.ZIP_DEFLATED
             info.create_system = 3
             info.external_attr = 0o644 << 16
             archive.writestr(info, data)
     return buffer.getvalue()
+
+
+def _compiled_members(compiled: bytes) -> dict[str, bytes]:
+    """Members under the magic number of their Python, where only that Python looks; none unless all are there."""
+    members = {}
+    magic, rest = compiled[4:8], compiled
+    for name in _modules():
+        end = 4 + int.from_bytes(rest[:4], "big")
+        code, rest = rest[4:end], rest[end:]
+        if len(code) < 16 or code[:4] != magic:
+            return {}
+        members[f"{magic.hex()}/{name}c"] = code
+    return members
+
+
+def compile_argv(python: str, zipapp_path: str) -> list[str]:
+    """The command line that writes the byte code of the zipapp at `zipapp_path` to stdout, for this `python`."""
+    return [python, "-I", "-S", "-B", "-c", _COMPILE, zipapp_path, *_modules()]
 
 
 @cache

@@ -202,7 +202,7 @@ def _plan(site: Site, request: Request, scratch: Scratch, cgroup: MemoryCgroup |
         upper=kept or scratch.upper,
         work=_make_work_beside(kept) if kept else scratch.work,
         binds=tuple(binds),
-        zipapp=site.zipapp,
+        zipapp=site.zipapp_for(image),
         share_net=share_net,
         shm_mib=spec.memory_mib or DEFAULT_SHM_MIB,
         proc_names=site.proc_names,

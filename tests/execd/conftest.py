@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from sandbox.bundle import bundle, daemon_argv
+from sandbox.bundle import bundle, compile_argv, daemon_argv
 from sandbox.client import ExecdClient
 
 TOKEN = "a token of the tests"
@@ -48,6 +48,13 @@ def found_pythons() -> dict[str, str]:
 PYTHONS = found_pythons()
 
 
+def compiled_by(python: str, folder: Path) -> bytes:
+    """execd's byte code for a Python, as a provider has it made."""
+    sources = folder / "sources.pyz"
+    sources.write_bytes(bundle())
+    return subprocess.run(compile_argv(python, str(sources)), check=True, stdout=subprocess.PIPE, timeout=60).stdout
+
+
 @dataclass(frozen=True)
 class Running:
     """A daemon under test."""
@@ -71,7 +78,7 @@ def daemon(folder: Path, python: str = sys.executable, **config: object) -> Iter
     """Start a daemon as a provider does: zipapp on disk, listening socket and start document passed in."""
     folder.mkdir(parents=True, exist_ok=True)
     zipapp = folder / "execd.pyz"
-    zipapp.write_bytes(bundle())
+    zipapp.write_bytes(bundle(compiled_by(python, folder)))
     start = {
         "token_sha256": hashlib.sha256(TOKEN.encode()).hexdigest(),
         "env": {"PATH": os.environ["PATH"], "HOME": str(folder), "LC_ALL": "C.UTF-8"},

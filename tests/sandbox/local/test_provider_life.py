@@ -211,7 +211,7 @@ async def test_after_a_run_nothing_is_left(tmp_path: Path) -> None:
         assert ("memory_mib" in box.unenforced) == (not made)
     assert [] == leftovers(tmp_path)
     assert [] == [path for path in made if path.exists()]
-    assert ["host"] == sorted(path.name for path in tmp_path.iterdir() if any(path.iterdir()))
+    assert ["execd", "host"] == sorted(path.name for path in tmp_path.iterdir() if any(path.iterdir()))
 
 
 OWNER = """
