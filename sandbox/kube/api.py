@@ -81,10 +81,12 @@ class Rejected:
 
 @dataclass(frozen=True)
 class Unknown:
-    """It may have been carried out, or may be yet. `by_server`: the server answered with an error of its own."""
+    """It may have been carried out, or may be yet. `by_server`: there was an answer, an error of the server's or of
+    what stands before it. `is_over`: the API server itself has ended the request."""
 
     said: str
     by_server: bool
+    is_over: bool = False
 
 
 @dataclass(frozen=True)
@@ -340,7 +342,7 @@ def _create_answer(failure: ApiFailure) -> CreateAnswer:
     if failure.status == 409:  # any other conflict (a quota that others update) is tried again
         return NameTaken() if failure.reason == "AlreadyExists" else Throttled(None, failure.said)
     if failure.is_unknown:
-        return Unknown(str(failure), failure.status != 0)
+        return Unknown(str(failure), failure.status != 0, is_over=failure.status == 500 and failure.reason != "")
     return Rejected(failure)
 
 

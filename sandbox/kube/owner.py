@@ -26,6 +26,7 @@ from sandbox.kube.api import (
     OtherUid,
     Rejected,
     Throttled,
+    Unknown,
 )
 from sandbox.kube.snapshot import Pod
 
@@ -142,8 +143,8 @@ class Owner:
                 self.tell(rules.WasRefused())
             case NameTaken():
                 self.tell(rules.NameWasTaken())
-            case _:
-                self.tell(rules.CreateUnknown())
+            case Unknown(_, _, is_over):
+                self.tell(rules.CreateUnknown(answered=is_over))
 
     async def _read(self) -> None:
         asked_at = time.monotonic()

@@ -24,6 +24,10 @@ DOUBT_S = 90.0
 """How long after a create was sent a server may still store it: the longest request time-out of an API server (60 s)
 and what a request may wait before. An answer that says otherwise ends the doubt earlier."""
 
+ANSWERED_DOUBT_S = 10.0
+"""The same once the API server has answered with an error of its own: the request is over there, but what it had asked
+of the store may not be."""
+
 FIRST_RETRY_S = 0.1
 LONGEST_RETRY_S = 10.0
 LOOK_S = 5.0
@@ -53,6 +57,9 @@ class WasRefused:
 @dataclass(frozen=True)
 class CreateUnknown:
     """No answer, or one that leaves open whether the pod is stored or will be."""
+
+    answered: bool = False
+    """The API server itself ended the request, with an error of its own."""
 
 
 @dataclass(frozen=True)
@@ -289,8 +296,9 @@ def _answered(claim: Claim, event: WasCreated | WasRefused | NameWasTaken | Crea
             return _add(claim, uid, now)
         case NameWasTaken():  # one look that is asked from now on settles it
             return replace(claim, doubts=(*claim.doubts, now), retry_at=now, tries=0)
-        case CreateUnknown() if not sighted:
-            return replace(claim, doubts=(*claim.doubts, claim.sent_at + DOUBT_S), retry_at=now, tries=0)
+        case CreateUnknown(answered) if not sighted:
+            until = now + ANSWERED_DOUBT_S if answered else claim.sent_at + DOUBT_S
+            return replace(claim, doubts=(*claim.doubts, until), retry_at=now, tries=0)
         case _:
             return claim
 

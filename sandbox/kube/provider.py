@@ -42,7 +42,7 @@ from sandbox.kube.watch import follow
 from sandbox.pacing import Pacer, PacerLimits, Permit
 from sandbox.spec import Identity, PhaseTimes, SandboxSpec
 
-CLOSE_TIMEOUT_S = 60.0
+CLOSE_TIMEOUT_S = rules.DOUBT_S + 10.0
 EXPLAIN_S = 3.0
 """How long the way to a sandbox is broken before its pod is asked, rather than waited for."""
 PULL_WORTH_ASKING_S = 2.0

@@ -1,0 +1,258 @@
+"""A stand-in for a cluster: an API server in memory, and a kubelet that runs each pod's command as a process here.
+
+For tests that have no cluster. It keeps what the provider relies on: names are unique, a delete heeds the UID, a watch
+goes on from its version, an accepted delete of a running pod ends later. Everything else of Kubernetes is absent; the
+tests under tests/cluster run against the real thing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import json
+import os
+import subprocess
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import yaml
+from aiohttp import web
+
+from sandbox.bundle import bundle
+from sandbox.kube.manifest import BOOT_KEY, MOUNT, ZIPAPP_KEY
+
+Refuse = Callable[[str, str], "tuple[int, str, str] | None"]
+
+
+class StandIn:
+    """Open it with `serve`. Tests look at `pods` and change how it answers."""
+
+    def __init__(self, scratch: Path) -> None:
+        self.scratch = scratch
+        self.pods: dict[str, dict[str, Any]] = {}
+        self.leases: dict[str, dict[str, Any]] = {}
+        self.config_maps: set[str] = set()
+        self.policies: list[dict[str, Any]] = []
+        self.events: list[dict[str, str]] = []
+        self.requests: list[tuple[str, str]] = []
+        self.refuse: Refuse = lambda method, kind: None
+        """Asked before a request is carried out; a status, a reason and a message refuse it."""
+        self.status_of_new: Callable[[dict[str, Any]], dict[str, Any] | None] = lambda pod: None
+        """The status that a new pod gets instead of being run. None: it is run."""
+        self.log: list[tuple[int, str, dict[str, Any]]] = []
+        self.oldest = 0
+        """Watches from before this version get 410."""
+        self.url = ""
+        self._versions = itertools.count(1)
+        self._addresses = itertools.count(2)
+        self._changed = asyncio.Event()
+        self._processes: dict[str, subprocess.Popen[bytes]] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    # -- what the API does ---------------------------------------------------------------------------------------------
+
+    async def handle(self, request: web.Request) -> web.StreamResponse:
+        parts = request.path.strip("/").split("/")
+        if parts == ["version"]:
+            return web.json_response({"gitVersion": "stand-in"})
+        kind, *names = parts[parts.index("namespaces") + 2 :]
+        name = names[0] if names else None
+        verb = "WATCH" if request.query.get("watch") else request.method
+        self.requests.append((verb, kind))
+        refusal = self.refuse(verb, kind)
+        if refusal is not None:
+            return _status(*refusal)
+        body = json.loads(await request.read() or b"{}")
+        if kind == "pods":
+            return await self._pods(request, verb, name, body)
+        if kind == "leases":
+            return self._leases(verb, name, body)
+        if kind == "configmaps":
+            known = body["metadata"]["name"] in self.config_maps
+            self.config_maps.add(body["metadata"]["name"])
+            return _status(409, "AlreadyExists", "there") if known else web.json_response(body, status=201)
+        return web.json_response({"items": self.policies if kind == "networkpolicies" else self.events})
+
+    async def _pods(
+        self, request: web.Request, verb: str, name: str | None, body: dict[str, Any]
+    ) -> web.StreamResponse:
+        if verb == "WATCH":
+            return await self._watch(request)
+        if verb == "POST":
+            taken = body["metadata"]["name"] in self.pods
+            return _status(409, "AlreadyExists", "taken") if taken else web.json_response(self.create(body), status=201)
+        if name is None:
+            return web.json_response(
+                {"metadata": {"resourceVersion": str(self._now())}, "items": list(self.pods.values())}
+            )
+        pod = self.pods.get(name)
+        if pod is None:
+            return _status(404, "NotFound", "no such pod")
+        if verb == "DELETE":
+            if body["preconditions"]["uid"] == pod["metadata"]["uid"]:
+                self.end(name)
+            else:
+                return _status(409, "Conflict", "the UID in the precondition does not match")
+        return web.json_response(pod)
+
+    def _leases(self, verb: str, name: str | None, body: dict[str, Any]) -> web.Response:
+        if verb == "POST":
+            self.leases[body["metadata"]["name"]] = {
+                **body,
+                "metadata": {**body["metadata"], "uid": "l", "resourceVersion": "1"},
+            }
+        elif verb == "PATCH" and name in self.leases:
+            self.leases[name]["spec"].update(body["spec"])
+        elif verb == "DELETE":
+            self.leases.pop(str(name), None)
+        return web.json_response({"items": list(self.leases.values())})
+
+    async def _watch(self, request: web.Request) -> web.StreamResponse:
+        since = int(request.query["resourceVersion"])
+        response = web.StreamResponse()
+        await response.prepare(request)
+        if since < self.oldest:
+            await _line(response, "ERROR", {"kind": "Status", "code": 410})
+            return response
+        deadline = asyncio.get_running_loop().time() + float(request.query["timeoutSeconds"])
+        while (left_s := deadline - asyncio.get_running_loop().time()) > 0:
+            for version, kind, pod in [entry for entry in self.log if entry[0] > since]:
+                await _line(response, kind, pod)
+                since = version
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._changed.wait(), timeout=min(left_s, 0.5))
+        return response
+
+    # -- what the cluster does -----------------------------------------------------------------------------------------
+
+    def create(self, body: dict[str, Any]) -> dict[str, Any]:
+        """Store a pod and let the kubelet have it."""
+        now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        uid = f"uid-{next(self._versions)}"
+        pod = {
+            **body,
+            "metadata": {**body["metadata"], "uid": uid, "creationTimestamp": now},
+            "status": {"phase": "Pending"},
+        }
+        self.pods[pod["metadata"]["name"]] = pod
+        self.tell("ADDED", pod)
+        status = self.status_of_new(pod)
+        if status is None:
+            self._spawn(self._run(pod))
+        else:
+            pod["status"] = status
+            self.tell("MODIFIED", pod)
+        return pod
+
+    def end(self, name: str) -> None:
+        """A pod is deleted: told as such at once, gone a moment later."""
+        pod = self.pods[name]
+        if "deletionTimestamp" not in pod["metadata"]:
+            pod["metadata"]["deletionTimestamp"] = datetime.now(UTC).isoformat()
+            self.tell("MODIFIED", pod)
+            self._spawn(self._finish(pod))
+
+    def vanish(self, name: str) -> None:
+        """A pod goes without a trace of why."""
+        pod = self.pods.pop(name)
+        self._kill(pod["metadata"]["uid"])
+        self.tell("DELETED", pod)
+
+    def set_status(self, name: str, **changes: Any) -> None:
+        pod = self.pods[name]
+        pod["status"] = {**pod["status"], **changes}
+        self.tell("MODIFIED", pod)
+
+    def kill(self, name: str) -> None:
+        """Kill the pod's process, without telling of it."""
+        self._kill(self.pods[name]["metadata"]["uid"])
+
+    def tell(self, kind: str, pod: dict[str, Any]) -> None:
+        version = next(self._versions)
+        pod["metadata"]["resourceVersion"] = str(version)
+        self.log.append((version, kind, json.loads(json.dumps(pod))))
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+    def _now(self) -> int:
+        return self.log[-1][0] if self.log else 0
+
+    async def _run(self, pod: dict[str, Any]) -> None:
+        """As a kubelet does: start the command, then say that it runs, at an address of its own."""
+        address = f"127.77.{os.getpid() % 250}.{next(self._addresses) % 250 + 1}"
+        [container] = pod["spec"]["containers"]
+        uid = pod["metadata"]["uid"]
+        mount = self.scratch / uid
+        mount.mkdir()
+        (mount / ZIPAPP_KEY).write_bytes(bundle())
+        (mount / BOOT_KEY).write_bytes(files("sandbox.kube").joinpath(BOOT_KEY).read_bytes())
+        value = container["env"][0]["value"].replace("$$", "$").replace(MOUNT, str(mount)).replace("0.0.0.0", address)
+        command = [part.replace(MOUNT, str(mount)) for part in container["command"]]
+        env = {"PATH": os.environ["PATH"], "SANDMAN_START": value}
+        self._processes[uid] = subprocess.Popen(command, env=env, cwd="/")
+        now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        if self.pods.get(pod["metadata"]["name"]) is pod:
+            pod["spec"]["nodeName"] = "node1"
+            state = {"name": "sandbox", "state": {"running": {"startedAt": now}}}
+            self.set_status(pod["metadata"]["name"], phase="Running", podIP=address, containerStatuses=[state])
+
+    async def _finish(self, pod: dict[str, Any]) -> None:
+        await asyncio.sleep(0.02)
+        name, uid = pod["metadata"]["name"], pod["metadata"]["uid"]
+        self._kill(uid)
+        if self.pods.get(name) is pod:
+            del self.pods[name]
+            self.tell("DELETED", pod)
+
+    def _kill(self, uid: str) -> None:
+        process = self._processes.pop(uid, None)
+        if process is not None:
+            process.terminate()
+            process.wait(timeout=10)
+
+    def _spawn(self, work: Any) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    @asynccontextmanager
+    async def serve(self) -> AsyncIterator[StandIn]:
+        app = web.Application(client_max_size=1 << 24)
+        app.router.add_route("*", "/{path:.*}", self.handle)
+        runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.2)
+        await runner.setup()
+        await web.TCPSite(runner, "127.0.0.1", 0).start()
+        self.url = f"http://127.0.0.1:{runner.addresses[0][1]}"
+        try:
+            yield self
+        finally:
+            await runner.cleanup()
+            for uid in list(self._processes):
+                self._kill(uid)
+
+    def kubeconfig(self) -> Path:
+        """A kubeconfig that leads here."""
+        document = {
+            "apiVersion": "v1",
+            "kind": "Config",
+            "clusters": [{"name": "c", "cluster": {"server": self.url}}],
+            "users": [{"name": "u", "user": {"token": "t"}}],
+            "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u", "namespace": "here"}}],
+            "current-context": "c",
+        }
+        file = self.scratch / "kubeconfig"
+        file.write_text(yaml.safe_dump(document))
+        return file
+
+
+async def _line(response: web.StreamResponse, kind: str, thing: dict[str, Any]) -> None:
+    await response.write(json.dumps({"type": kind, "object": thing}).encode() + b"\n")
+
+
+def _status(code: int, reason: str, message: str) -> web.Response:
+    return web.json_response({"kind": "Status", "code": code, "reason": reason, "message": message}, status=code)

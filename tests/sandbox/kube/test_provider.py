@@ -1,0 +1,272 @@
+"""The provider before a stand-in for a cluster, whose pods run the real execd: creates, endings, ownership, closing."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import secrets
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+
+from sandbox import KubernetesConfig, SandboxSpec, open_provider
+from sandbox.config import PacingConfig, PhaseBudgets
+from sandbox.errors import (
+    AcquireTimeout,
+    CreateError,
+    DeletedByAnother,
+    ImageError,
+    NodeLost,
+    OutOfMemory,
+    ProviderUnavailable,
+    QuotaExceeded,
+    Replaced,
+    Unschedulable,
+)
+from sandbox.kube import ownership
+from tests.sandbox.kube.pods import container
+from tests.sandbox.kube.standin import StandIn
+
+pytestmark = pytest.mark.anyio
+
+SPEC = SandboxSpec(image="name@sha256:" + "1" * 64, egress="open")
+
+
+@pytest.fixture
+async def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[StandIn]:
+    monkeypatch.setattr(ownership, "ANSWERED_DOUBT_S", 0.5)
+    async with StandIn(tmp_path).serve() as stand_in:
+        yield stand_in
+
+
+@pytest.fixture
+def config(cluster: StandIn) -> KubernetesConfig:
+    return KubernetesConfig(
+        kubeconfig=cluster.kubeconfig(),
+        guard="unguarded",
+        pacing=PacingConfig(creates_per_s=500, burst=100),
+        budgets=PhaseBudgets(schedule_s=1.0, pull_s=2.0, start_s=0.5, daemon_s=20),
+    )
+
+
+async def test_a_pod_becomes_a_sandbox_and_goes_with_the_with(cluster: StandIn, config: KubernetesConfig) -> None:
+    """Commands run, the identity proves never used, and after the provider no pod and no lease is there."""
+    async with open_provider(config) as provider:
+        async with provider.sandbox(SPEC) as box:
+            said = await box.run("echo hello", timeout_s=20)
+            assert 1 == len(cluster.pods)
+            assert 1 == len(cluster.leases)
+        assert box.identity.never_used
+
+    assert b"hello\n" == said.output
+    assert ({}, {}) == (cluster.pods, cluster.leases)
+
+
+async def test_one_watch_serves_all_pods_of_a_run(cluster: StandIn, config: KubernetesConfig) -> None:
+    """Ten sandboxes need one list, at most two watches, and no look at a pod of its own."""
+    async with open_provider(config) as provider:
+
+        async def one() -> None:
+            async with provider.sandbox(SPEC) as box:
+                await box.run("true", timeout_s=20)
+
+        await asyncio.gather(*(one() for _ in range(10)))
+
+    gets = [entry for entry in cluster.requests if entry == ("GET", "pods")]
+    watches = [entry for entry in cluster.requests if entry == ("WATCH", "pods")]
+    assert len(gets) <= 2  # the run's list, and the janitor's
+    assert len(watches) <= 2
+
+
+async def test_a_429_and_a_failing_webhook_lose_no_create(cluster: StandIn, config: KubernetesConfig) -> None:
+    """Refusals are waited out and the create is sent again: the caller sees only its sandbox."""
+    answers = iter([(429, "TooManyRequests", "later"), (500, "InternalError", "failed calling webhook"), None])
+    cluster.refuse = lambda verb, kind: next(answers, None) if (verb, kind) == ("POST", "pods") else None
+
+    async with open_provider(config) as provider, provider.sandbox(SPEC) as box:
+        assert 0 == (await box.run("true", timeout_s=20)).exit_code
+
+
+REJECTIONS = [
+    ((403, "Forbidden", 'pods "x" is forbidden: exceeded quota: q'), QuotaExceeded, "raise the quota"),
+    ((403, "Forbidden", "cannot create resource pods"), ProviderUnavailable, "role"),
+    ((422, "Invalid", "spec.x is invalid"), CreateError, "spec.x is invalid"),
+]
+
+
+@pytest.mark.parametrize(("answer", "kind", "words"), REJECTIONS)
+async def test_what_the_server_rejects_is_told_at_once(
+    cluster: StandIn, config: KubernetesConfig, answer: tuple[int, str, str], kind: type[Exception], words: str
+) -> None:
+    """Quota, missing permission and an invalid pod are different errors, each with the remedy."""
+    cluster.refuse = lambda verb, what: answer if (verb, what) == ("POST", "pods") else None
+
+    async with open_provider(config) as provider:
+        with pytest.raises(kind, match=words):
+            async with provider.sandbox(SPEC):
+                pass
+
+
+def pending(**waiting: Any) -> dict[str, Any]:
+    scheduled = {"type": "PodScheduled", "status": "True", "lastTransitionTime": "2026-01-01T00:00:00Z"}
+    return {"phase": "Pending", "conditions": [scheduled], "containerStatuses": [container(waiting=waiting)]}
+
+
+UNSCHEDULABLE = {
+    "phase": "Pending",
+    "conditions": [{"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "0/3: no cpu"}],
+}
+STUCK = [
+    (UNSCHEDULABLE, Unschedulable, "0/3: no cpu"),
+    (pending(reason="ErrImagePull", message="name@sha256:1: not found"), ImageError, "not found"),
+    (pending(reason="RunContainerError", message='exec: "bash": not in $PATH'), CreateError, "bash"),
+    ({"phase": "Failed", "reason": "OutOfcpu", "message": "Node didn't have enough"}, CreateError, "rejected_by_node"),
+]
+
+
+@pytest.mark.parametrize(("status", "kind", "words"), STUCK)
+async def test_a_pod_that_does_not_start_is_a_typed_error_and_is_deleted(
+    cluster: StandIn, config: KubernetesConfig, status: dict[str, Any], kind: type[Exception], words: str
+) -> None:
+    """Each reason is an error of its own, with the cluster's words; the pod goes."""
+    cluster.status_of_new = lambda pod: status
+
+    async with open_provider(config) as provider:
+        with pytest.raises(kind, match=words):
+            async with provider.sandbox(SPEC):
+                pass
+        with anyio.fail_after(5):
+            while cluster.pods:
+                await anyio.sleep(0.01)
+
+
+async def test_a_callers_deadline_says_where_it_waited(cluster: StandIn, config: KubernetesConfig) -> None:
+    """`AcquireTimeout` names the phase and the scheduler's reason."""
+    cluster.status_of_new = lambda pod: UNSCHEDULABLE
+
+    async with open_provider(config) as provider:
+        with pytest.raises(AcquireTimeout, match=r"schedule.*no cpu") as late:
+            async with provider.sandbox(SPEC, acquire_timeout_s=0.3):
+                pass
+    assert late.value.waited_in["schedule"] > 0.1
+
+
+async def test_the_end_of_a_pod_in_use_is_told_by_its_cause(cluster: StandIn, config: KubernetesConfig) -> None:
+    """Out of memory, a lost node, deleted by another and replaced: each its own error for the command that ran."""
+
+    def oom(name: str) -> None:
+        state = {"exitCode": 137, "reason": "OOMKilled"}
+        cluster.set_status(name, phase="Failed", containerStatuses=[container(terminated=state)])
+        cluster.kill(name)
+
+    def node_lost(name: str) -> None:
+        cluster.set_status(name, phase="Unknown", reason="NodeLost")
+        cluster.kill(name)
+
+    def replaced(name: str) -> None:
+        body = {**cluster.pods[name], "spec": {**cluster.pods[name]["spec"]}}
+        cluster.vanish(name)
+        cluster.status_of_new = lambda pod: {"phase": "Pending"}
+        cluster.create(body)
+        cluster.status_of_new = lambda pod: None
+
+    cases = [(oom, OutOfMemory), (node_lost, NodeLost), (cluster.vanish, DeletedByAnother), (replaced, Replaced)]
+    async with open_provider(config) as provider:
+        for happens, kind in cases:
+            async with provider.sandbox(SPEC) as box:
+                name = box.identity.sandbox_id
+                with pytest.raises(kind) as told:
+                    async with asyncio.TaskGroup() as group:
+                        running = group.create_task(_lost(box.run("sleep 600", timeout_s=600)))
+                        await anyio.sleep(0.2)
+                        happens(name)
+                    raise running.result()
+                assert name in str(told.value)
+
+
+async def _lost(command: Any) -> Exception:
+    try:
+        await command
+    except Exception as error:
+        return error
+    return AssertionError("the command ended")
+
+
+async def test_a_delete_that_fails_is_tried_again_and_listed(cluster: StandIn, config: KubernetesConfig) -> None:
+    """While the server refuses, the pod is in `pending`; afterwards it goes."""
+    failing = itertools.repeat((500, "InternalError", "no"), 3)
+    cluster.refuse = lambda verb, kind: next(failing, None) if (verb, kind) == ("DELETE", "pods") else None
+
+    async with open_provider(config) as provider:
+        async with provider.sandbox(SPEC) as box:
+            pass
+        assert hasattr(provider, "pending")
+        await anyio.sleep(0.05)
+        assert (box.identity.sandbox_id,) == provider.pending
+        with anyio.fail_after(10):
+            while cluster.pods:
+                await anyio.sleep(0.01)
+
+    assert 4 == cluster.requests.count(("DELETE", "pods"))
+
+
+async def test_a_watch_that_is_too_old_begins_again_from_a_list(cluster: StandIn, config: KubernetesConfig) -> None:
+    """410 means list: a sandbox is made all the same."""
+    async with open_provider(config) as provider:
+        async with provider.sandbox(SPEC):
+            pass
+        cluster.oldest = 10**9
+        refused = itertools.repeat((410, "Expired", "too old"), 2)
+        cluster.refuse = lambda verb, kind: next(refused, None) if verb == "WATCH" else None
+        cluster.oldest = 0
+        async with provider.sandbox(SPEC) as box:
+            assert 0 == (await box.run("true", timeout_s=20)).exit_code
+
+
+async def test_a_pod_of_our_name_that_is_not_ours_is_left_alone(
+    cluster: StandIn, config: KubernetesConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A stranger under the name that we chose: the create fails, the stranger stays."""
+    monkeypatch.setattr(secrets, "token_hex", lambda size=16: "ab" * size)
+    cluster.status_of_new = lambda pod: {"phase": "Pending"}
+    cluster.create({"metadata": {"name": "sandman-grader-" + "ab" * 8, "labels": {}}, "spec": {}})
+
+    async with open_provider(config) as provider:
+        with pytest.raises(CreateError, match="not ours"):
+            async with provider.sandbox(SPEC):
+                pass
+
+    assert ["sandman-grader-" + "ab" * 8] == list(cluster.pods)
+
+
+async def test_closing_answers_who_still_waits(cluster: StandIn, config: KubernetesConfig) -> None:
+    """A caller whose pod is pending when the provider closes gets an error, and the pod goes."""
+    cluster.status_of_new = lambda pod: {"phase": "Pending"}
+    provider = open_provider(config)
+    opened = await provider.__aenter__()
+
+    async def caller() -> None:
+        async with opened.sandbox(SPEC, acquire_timeout_s=60):
+            pass
+
+    waiting = asyncio.create_task(_lost(caller()))
+    with anyio.fail_after(5):
+        while not cluster.pods:
+            await anyio.sleep(0.01)
+    await provider.__aexit__(None, None, None)
+
+    assert CreateError is type(await waiting)
+    assert {} == cluster.pods
+
+
+async def test_an_unguarded_provider_makes_no_sandbox_with_egress_denied(
+    cluster: StandIn, config: KubernetesConfig
+) -> None:
+    """What nobody proves nobody promises."""
+    async with open_provider(config) as provider:
+        with pytest.raises(ProviderUnavailable, match="unguarded"):
+            async with provider.sandbox(SPEC.model_copy(update={"egress": "denied"})):
+                pass
