@@ -114,6 +114,11 @@ class Daemon:
         """A connection is closed."""
         self._connections.discard(connection)
 
+    @property
+    def ending(self):
+        """Whether the daemon takes everything along now: how a command ends then is no result of its own."""
+        return self._ending
+
     def exec_ended(self, record):
         """A session has finished an exec."""
         self._records.ended(record)
@@ -289,9 +294,20 @@ class Daemon:
             on_end(status)
             return
         for session in self._sessions.values():
-            if session.shell_pid == pid:
-                session.on_process_ended(status)
+            if session.owns(pid):
+                session.adopt(self._foundlings())
+                if session.shell_pid == pid:
+                    session.on_process_ended(status)
                 return
+
+    def _foundlings(self):
+        """Children of ours that are nobody's: what a process that was just reaped has left behind."""
+        known = set(self._workers)
+        for session in self._sessions.values():
+            known.add(session.shell_pid)
+            known.update(pid for pid, _start in session.orphans)
+        found = {procs.identity(pid) for pid in procs.children(os.getpid()) if pid not in known}
+        return found - {None}
 
     def _on_error(self, error):
         self._failures += 1

@@ -28,6 +28,7 @@ class Session:
         self._directory = None
         self._killing = False
         self._dying = False
+        self.orphans = set()
 
     @property
     def shell_pid(self):
@@ -94,7 +95,7 @@ class Session:
         if rest and time.monotonic() < until + GRACE_S:
             if time.monotonic() > until:
                 status = 128 + _signal.SIGKILL
-                procs.signal_all(rest, _signal.SIGKILL)
+                procs.kill_trees(self._command_processes)
             self._host.loop.after(SWEEP_S, lambda: self._kill_rest(shell, status, until))
             return
         shell.drain()
@@ -122,7 +123,10 @@ class Session:
             return
         self._deadline.cancel()
         self._killing = False
-        record.finish(exit_code, restarted, time.monotonic() - record.started_at)
+        if self._host.ending:
+            record.fail(Refusal("shutting_down"))
+        else:
+            record.finish(exit_code, restarted, time.monotonic() - record.started_at)
         self._host.exec_ended(record)
         self._next()
 
@@ -154,23 +158,30 @@ class Session:
             self.kill_tree(self._old_processes)
             return
         if now > until:
-            procs.signal_all(self._command_processes(), _signal.SIGKILL)
+            procs.kill_trees(self._command_processes)
         self._host.loop.after(SWEEP_S, lambda: self._sweep(record, until))
 
     def kill_tree(self, spared=frozenset()):
-        """KILL everything below the shell except `spared`, then the shell. Bounded: a fork bomb is stopped first."""
+        """KILL the shell and everything below it except `spared`."""
         if self._shell is None:
             return
         pid = self._shell.pid
-        procs.send_signal(pid, _signal.SIGSTOP)
-        for _ in range(50):
-            tree = procs.descendants(pid, spared)
-            if not tree:
-                break
-            procs.signal_all(tree, _signal.SIGSTOP)
-            if procs.descendants(pid, spared) <= tree:
-                procs.signal_all(tree, _signal.SIGKILL)
-        procs.send_signal(pid, _signal.SIGKILL)
+        shell = {procs.identity(pid)} - {None}
+        procs.kill_trees(lambda: procs.descendants(pid, spared) | shell)
+
+    def owns(self, pid):
+        """Whether a process that has just ended was the shell or an orphan of a shell that ended before."""
+        return pid == self.shell_pid or any(pid == orphan for orphan, _start in self.orphans)
+
+    def adopt(self, orphans):
+        """Remember processes that an ended shell, or an orphan of one, has left: a reset kills them as well."""
+        self.orphans = {orphan for orphan in self.orphans if procs.identity(orphan[0]) == orphan} | orphans
+
+    def _orphan_trees(self):
+        found = {orphan for orphan in self.orphans if procs.identity(orphan[0]) == orphan}
+        for pid, _start in tuple(found):
+            found |= procs.descendants(pid)
+        return found
 
     def reset(self):
         """Kill everything of the session; the next command gets a new shell with the base environment."""
@@ -185,3 +196,4 @@ class Session:
             self._shell.exports = self._shell.directory = None
             self._dying = True  # what comes next waits until the old shell is reaped
             self.kill_tree()
+        procs.kill_trees(self._orphan_trees)

@@ -373,12 +373,15 @@ def _object(body: bytes) -> dict[str, Any]:
     return value
 
 
-def _refused(body: bytes) -> DaemonError:
-    """The typed error of the daemon's answer. Its class is chosen by our own table of codes."""
+def _refused(body: bytes) -> DaemonError | Broken:
+    """The typed error of the daemon's answer. Its class is chosen by our own table of codes. A daemon that is ending
+    is as good as gone: why is for others to say."""
     try:
         raw = json.loads(body)
         code, message = str(raw["error"]), str(raw["message"])
     except (ValueError, KeyError, TypeError):
         return DaemonError("execd answered with an error that is not its own; is another server there?", code="unknown")
+    if code == "shutting_down":
+        return Broken("the sandbox is ending")
     kind = FileRefused if code in _FILE_CODES else CommandRefused if code in _COMMAND_CODES else DaemonError
     return kind(message, code=code)
