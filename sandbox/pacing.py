@@ -3,7 +3,8 @@
 `PacerCore` decides and never looks at a clock: events and the time go in, grants come out. `Pacer` is its shell.
 
 The law, for any order of events:
-- Requests never exceed the token bucket: in any window of `w` seconds at most `burst + per_s * w` are granted.
+- Requests never exceed the token bucket: in any window of `w` seconds at most `burst + per_s * w` are sent. A grant
+  reserves a token; it is taken at the moment of sending, so that callers who run late do not run together.
 - A refusal by the server (429, an admission webhook's 5xx) halves the rate once per storm and pauses all requests for
   as long as the server asked, or for a growing while when it said nothing. The rate recovers slowly and linearly.
 - At most `max_in_flight` creates are unsettled and at most `max_live` sandboxes exist at once.
@@ -84,6 +85,8 @@ class Turn:
     state: Literal["waiting", "granted", "again", "withdrawn"] = "waiting"
     in_flight: bool = False
     live: bool = False
+    reserved: bool = False
+    """It holds a token that is not yet taken."""
     sent_in_storm: int = 0
     """How many cuts there had been when it was granted: a refusal of an older one tells nothing new."""
 
@@ -97,6 +100,7 @@ class PacerCore:
         self.paused_until = now
         self._now = now
         self._tokens = float(limits.burst)
+        self._reserved = 0
         self._numbers = itertools.count()
         self._queues: OrderedDict[str, OrderedDict[int, Turn]] = OrderedDict()
         self._again: OrderedDict[int, Turn] = OrderedDict()
@@ -136,9 +140,17 @@ class PacerCore:
             turn.held_then = dict(self._held)
             self._again[turn.number] = turn
 
+    def sent(self, turn: Turn, now: float) -> None:
+        """The request goes out at this moment. What the server says of it implies that it was said."""
+        self._advance(now)
+        if turn.reserved:
+            turn.reserved = False
+            self._reserved -= 1
+            self._tokens -= 1.0
+
     def refused(self, turn: Turn, now: float, retry_after_s: float | None = None) -> None:
         """The server would not take the request (429, or a webhook's 5xx). `retry_after_s` is what it asked for."""
-        self._advance(now)
+        self.sent(turn, now)
         if turn.sent_in_storm == self._cuts:
             self._cuts += 1
             self.rate = max(self.limits.per_s * FLOOR, self.rate * CUT)
@@ -151,7 +163,7 @@ class PacerCore:
 
     def accepted(self, turn: Turn, now: float) -> None:
         """The server took the request."""
-        self._advance(now)
+        self.sent(turn, now)
         if turn.sent_in_storm == self._cuts:
             self._refusals_in_a_row = 0
 
@@ -165,6 +177,9 @@ class PacerCore:
     def gone(self, turn: Turn, now: float) -> None:
         """Nothing of the sandbox is left, or it was never asked for. May be said more than once, at any time."""
         self.settled(turn, now)
+        if turn.reserved:  # nothing was sent: the token stays in the bucket
+            turn.reserved = False
+            self._reserved -= 1
         if turn.live:
             turn.live = False
             self._live -= 1
@@ -182,7 +197,8 @@ class PacerCore:
         granted: list[Turn] = []
         while self.waiting and self._hold() is None:
             turn = self._next()
-            self._tokens -= 1.0
+            turn.reserved = True
+            self._reserved += 1
             turn.state = "granted"
             turn.sent_in_storm = self._cuts
             granted.append(turn)
@@ -194,7 +210,7 @@ class PacerCore:
         if self._holding == "server":
             return self.paused_until
         if self._holding == "rate":
-            return self._now + (1.0 - self._tokens) / self.rate
+            return self._now + max(0.0, 1.0 + self._reserved - self._tokens) / self.rate
         return None
 
     def waited_for(self, turn: Turn, now: float) -> dict[str, float]:
@@ -212,7 +228,7 @@ class PacerCore:
             if self._in_flight >= self.limits.max_in_flight:
                 return "in_flight"
         # A share of a token is forgiven for the clock's own rounding, and never adds up: what is forgiven is taken.
-        return "rate" if self._tokens < 1.0 - 1e-9 else None
+        return "rate" if self._tokens - self._reserved < 1.0 - 1e-9 else None
 
     def _next(self) -> Turn:
         if self._again:
@@ -245,11 +261,15 @@ class PacerCore:
 
 @dataclass(eq=False)
 class Permit:
-    """The right to send one create request. Whoever holds it says what became of it; nothing here ever waits but
-    `again`. `gone` must be said at last, whatever happened."""
+    """The right to send one create request. Whoever holds it says when it is sent and what became of it; nothing here
+    ever waits but `again`. `gone` must be said at last, whatever happened."""
 
     pacer: Pacer = field(repr=False)
     turn: Turn
+
+    def sent(self) -> None:
+        """The request goes out now."""
+        self.pacer.tell(self.pacer.core.sent, self.turn)
 
     def accepted(self) -> None:
         """The server took the request."""
@@ -282,27 +302,41 @@ class Pacer:
         self.core = PacerCore(limits, now())
         self._wakers: dict[Turn, anyio.Event] = {}
         self._timer: asyncio.TimerHandle | None = None
+        self._pumping: asyncio.Handle | None = None
 
-    async def acquire(self, key: str, *, timeout_s: float) -> Permit:
+    def ask(self, key: str) -> Turn:
+        """Take a place in the queue, for who wants to say later where it waited. `acquire` or `give_up` must follow."""
+        return self.core.request(key, self.now())
+
+    async def acquire(self, key: str, *, timeout_s: float, turn: Turn | None = None) -> Permit:
         """Wait for the caller's turn. Raises `AcquireTimeout`, which says what the queue waited for.
 
-        A caller that is cancelled while it waits has asked for nothing: no slot, no token.
+        A caller that is cancelled while it waits has asked for nothing: no slot, no token. `turn` is a place that was
+        taken by `ask`.
         """
-        turn = self.core.request(key, self.now())
+        turn = turn or self.ask(key)
         try:
             with anyio.move_on_after(timeout_s):
                 self.pump()
                 await self.wait(turn)
                 return Permit(self, turn)
+            raise self.late(turn, timeout_s)
         except BaseException:
-            self.tell(self.core.gone, turn)
+            self.give_up(turn)
             raise
-        spent = {reason: round(seconds, 3) for reason, seconds in self.core.waited_for(turn, self.now()).items()}
-        if turn.state == "granted":  # granted in the moment of the time-out; the caller hears of the time-out
-            spent = spent or {"rate": timeout_s}
-        behind = self.core.waiting - 1
+
+    def give_up(self, turn: Turn) -> None:
+        """Leave the queue. May be said more than once."""
         self.tell(self.core.gone, turn)
-        raise AcquireTimeout(_sentence(timeout_s, spent, behind), waited_in=spent, phase="queue", others_waiting=behind)
+
+    def late(self, turn: Turn, timeout_s: float) -> AcquireTimeout:
+        """The error of who waited `timeout_s` for this turn."""
+        waited = self.core.waited_for(turn, self.now())
+        spent = {reason: round(seconds, 3) for reason, seconds in waited.items()} or {"rate": timeout_s}
+        others = max(0, self.core.waiting - 1)
+        return AcquireTimeout(
+            _sentence(timeout_s, spent, others), waited_in=spent, phase="queue", others_waiting=others
+        )
 
     async def wait(self, turn: Turn) -> None:
         """Until `turn` is granted. A caller that is cancelled by then hears of it here, before anything is sent."""
@@ -315,12 +349,16 @@ class Pacer:
         await anyio.lowlevel.checkpoint()
 
     def tell(self, event: Callable[[Turn, float], None], turn: Turn) -> None:
-        """Pass an event on to the core and act on what follows."""
+        """Pass an event on to the core. What follows is acted on once for all events of this moment."""
         event(turn, self.now())
-        self.pump()
+        if self._pumping is None:
+            self._pumping = asyncio.get_running_loop().call_soon(self.pump)
 
     def pump(self) -> None:
         """Wake whoever may go on, and set the timer for the next look."""
+        if self._pumping is not None:
+            self._pumping.cancel()
+            self._pumping = None
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

@@ -44,6 +44,7 @@ class Owner:
         *,
         grace_s: int,
         spawn: Spawn,
+        on_send: Callable[[], None],
         on_closed: Callable[[Owner], None],
     ) -> None:
         self.claim = claim
@@ -61,6 +62,7 @@ class Owner:
         self._manifest = manifest
         self._grace_s = grace_s
         self._spawn = spawn
+        self._on_send = on_send
         self._on_closed = on_closed
         self._timer: asyncio.TimerHandle | None = None
         self._closed = False
@@ -133,6 +135,7 @@ class Owner:
         if not self.claim.wanted:  # given up between the word and the deed: nothing is sent
             self.tell(rules.WasRefused())
             return
+        self._on_send()
         self.answer = await self._api.create_pod(self._manifest)
         match self.answer:
             case Created(pod):

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hashlib
+import math
 import secrets
 import time
 from collections.abc import AsyncIterator, Coroutine, Sequence
@@ -146,13 +147,12 @@ class KubernetesProvider:
             raise CreateError("the provider is closed: use it inside `async with open_provider(...)`", phase="queue")
         ticket = Ticket(f"{PREFIX}-{secrets.token_hex(8)}", spec)
         self._tickets.add(ticket)
-        self._spawn(self._births, self._life(ticket, acquire_timeout_s), f"birth of {ticket.name}")
+        self._spawn(self._births, self._life(ticket), f"birth of {ticket.name}")
         try:
             with anyio.move_on_after(acquire_timeout_s):
                 await ticket.settled.wait()
-            if ticket.clock.phase == "queue":  # the pacer's own time-out is due, and says more
-                with anyio.move_on_after(0.5):
-                    await ticket.settled.wait()
+            if not ticket.settled.is_set() and ticket.turn is not None and ticket.turn.state == "waiting":
+                raise self._pacer.late(ticket.turn, acquire_timeout_s)
             yield ticket.result(acquire_timeout_s=acquire_timeout_s)
         finally:
             ticket.release()  # no await here: see the module's law
@@ -161,7 +161,7 @@ class KubernetesProvider:
         """For the guard, which cannot wait for its own proof."""
         return self._held(spec, self.config.budgets.schedule_s + self.config.budgets.pull_s)
 
-    async def _life(self, ticket: Ticket, acquire_timeout_s: float) -> None:
+    async def _life(self, ticket: Ticket) -> None:
         """One sandbox from its wish to its caller's release. Catches its own errors: they are the caller's to hear."""
         began, outcome = time.monotonic(), "abandoned"
         owner: Owner | None = None
@@ -179,7 +179,9 @@ class KubernetesProvider:
                     config_map=self._config_map,
                 )
                 ticket.clock.enter("queue")
-                permit = await self._pacer.acquire(_key(ticket.spec), timeout_s=acquire_timeout_s)
+                key = _key(ticket.spec)
+                ticket.turn = self._pacer.ask(key)
+                permit = await self._pacer.acquire(key, timeout_s=math.inf, turn=ticket.turn)
                 owner = self._own(mark, manifest, permit)
                 await birth.be_stored(owner, permit)
                 running = await birth.run(ticket, owner, self._api, self.config)
@@ -211,6 +213,7 @@ class KubernetesProvider:
             manifest,
             grace_s=self.config.grace_s,
             spawn=lambda work: self._spawn(self._requests, work, f"request for {mark.name}"),
+            on_send=permit.sent,
             on_closed=self._disown,
         )
         self._owners[mark.name] = owner

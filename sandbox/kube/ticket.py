@@ -10,6 +10,7 @@ import anyio
 from sandbox.errors import AcquireTimeout
 from sandbox.kube.box import KubeSandbox
 from sandbox.local.ticket import PhaseClock
+from sandbox.pacing import Turn
 from sandbox.spec import SandboxSpec
 
 
@@ -26,6 +27,8 @@ class Ticket:
     released: anyio.Event = field(default_factory=anyio.Event)
     creating: anyio.CancelScope = field(default_factory=anyio.CancelScope)
     """The create runs in it. Releasing cancels it: nobody waits for what nobody wants."""
+    turn: Turn | None = None
+    """Its place in the pacer's queue."""
     waits_for: str = ""
     """In the cluster's words, what keeps the pod from starting; for the caller whose deadline passes."""
     box: KubeSandbox | None = None

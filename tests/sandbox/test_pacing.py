@@ -17,11 +17,19 @@ from sandbox.pacing import FLOOR, Pacer, PacerCore, PacerLimits, Permit, Turn
 WIDE = PacerLimits(per_s=100.0, burst=10, max_in_flight=10**6, max_live=10**6)
 
 
+def go(core: PacerCore, now: float) -> list[Turn]:
+    """Whose requests may be sent now, and are."""
+    granted = core.grants(now)
+    for turn in granted:
+        core.sent(turn, now)
+    return granted
+
+
 def run_to_the_end(core: PacerCore, now: float, *, until: float = float("inf")) -> list[tuple[float, Turn]]:
     """Let virtual time pass from look to look; every grant with its time."""
     sent: list[tuple[float, Turn]] = []
     while now <= until:
-        sent += [(now, turn) for turn in core.grants(now)]
+        sent += [(now, turn) for turn in go(core, now)]
         look_at = core.next_look()
         if look_at is None:
             break
@@ -69,7 +77,7 @@ def test_a_429_pauses_everybody_for_as_long_as_the_server_asked() -> None:
     """After Retry-After: 7 nothing is sent for 7 seconds, and then at half the rate."""
     core = PacerCore(WIDE, 0.0)
     first = core.request("a", 0.0)
-    core.grants(0.0)
+    go(core, 0.0)
     for _ in range(200):
         core.request("a", 0.0)
 
@@ -87,7 +95,7 @@ def test_one_storm_cuts_the_rate_once() -> None:
     core = PacerCore(PacerLimits(per_s=100.0, burst=50, max_in_flight=99, max_live=99), 0.0)
     for _ in range(50):
         core.request("a", 0.0)
-    for turn in core.grants(0.0):
+    for turn in go(core, 0.0):
         core.refused(turn, 0.1)
 
     assert core.rate == pytest.approx(50.0, rel=0.01)
@@ -97,14 +105,14 @@ def test_refusals_without_advice_pause_longer_each_time_and_success_ends_that() 
     """0.5, 1, 2, 4 s after refusal upon refusal; 0.5 s again after a success."""
     core = PacerCore(WIDE, 0.0)
     turn = core.request("a", 0.0)
-    core.grants(0.0)
+    go(core, 0.0)
     now, pauses = 0.0, []
     for _ in range(4):
         core.refused(turn, now)
         pauses.append(core.paused_until - now)
         core.send_again(turn, now)
         now = core.paused_until + 1
-        assert [turn] == core.grants(now)
+        assert [turn] == go(core, now)
     core.accepted(turn, now)
     core.refused(turn, now)
 
@@ -116,17 +124,17 @@ def test_the_rate_has_a_floor_and_recovers_slowly() -> None:
     """However long a storm is the floor stays; without refusals the full rate is back within its two minutes."""
     core = PacerCore(WIDE, 0.0)
     turn = core.request("a", 0.0)
-    core.grants(0.0)
+    go(core, 0.0)
     now = 0.0
     for _ in range(20):
         core.refused(turn, now, retry_after_s=0.0)
         core.send_again(turn, now)
         now += 1.0
-        core.grants(now)
+        go(core, now)
     low = core.rate
-    core.grants(now + 60.0)
+    go(core, now + 60.0)
     half_way = core.rate
-    core.grants(now + 121.0)
+    go(core, now + 121.0)
 
     assert 100.0 * FLOOR <= low < 100.0 * FLOOR + 1.0
     assert 100.0 / 2 == pytest.approx(half_way, rel=0.1)
@@ -141,7 +149,7 @@ def test_a_429_storm_loses_no_create() -> None:
     made: set[int] = set()
     attempts, now = 0, 0.0
     while len(made) < 300 and attempts < 5000:
-        for turn in core.grants(now):
+        for turn in go(core, now):
             attempts += 1
             if attempts % 3:
                 core.refused(turn, now, retry_after_s=0.2)
@@ -162,14 +170,14 @@ def test_caps_hold_until_somebody_says_settled_and_gone() -> None:
     core = PacerCore(PacerLimits(per_s=1000.0, burst=100, max_in_flight=2, max_live=3), 0.0)
     turns = [core.request("a", 0.0) for _ in range(5)]
 
-    assert turns[:2] == core.grants(0.0)
-    assert [] == core.grants(1.0)
+    assert turns[:2] == go(core, 0.0)
+    assert [] == go(core, 1.0)
     core.settled(turns[0], 1.0)
-    assert turns[2:3] == core.grants(1.0)
+    assert turns[2:3] == go(core, 1.0)
     core.settled(turns[1], 3.0)
-    assert [] == core.grants(3.0)
+    assert [] == go(core, 3.0)
     core.gone(turns[1], 4.0)
-    assert turns[3:4] == core.grants(4.0)
+    assert turns[3:4] == go(core, 4.0)
     assert {"in_flight": 1.0, "live": 3.0} == core.waited_for(turns[3], 4.0)
 
 
@@ -177,12 +185,12 @@ def test_who_gives_up_takes_nothing_along() -> None:
     """A withdrawn wish is not granted, leaves no slot behind and costs no token."""
     core = PacerCore(PacerLimits(per_s=1.0, burst=1, max_in_flight=1, max_live=1), 0.0)
     core.request("a", 0.0)
-    [first] = core.grants(0.0)
+    [first] = go(core, 0.0)
     second, third = core.request("a", 0.0), core.request("b", 0.0)
     core.gone(second, 0.5)
     core.gone(first, 2.0)
 
-    assert [third] == core.grants(2.0)
+    assert [third] == go(core, 2.0)
     core.gone(third, 2.0)
     assert (0, 0, 0) == (core.waiting, core.in_flight, core.live)
 
@@ -206,7 +214,7 @@ def test_nobody_starves(wishes: list[tuple[float, int]], burst: int) -> None:
             since_served.setdefault(str(who), Counter())
         else:
             now = max(core.next_look() or now, now)
-        for turn in core.grants(now):
+        for turn in go(core, now):
             served += 1
             waiting[turn.key] -= 1
             for other, meanwhile in since_served.items():
@@ -216,6 +224,21 @@ def test_nobody_starves(wishes: list[tuple[float, int]], burst: int) -> None:
             since_served[turn.key] = Counter()
 
     assert len(wishes) == served
+
+
+def test_callers_that_run_late_do_not_run_together() -> None:
+    """Tokens are taken when requests are sent: ten granted long ago and sent now leave none for the next."""
+    core = PacerCore(WIDE, 0.0)
+    for _ in range(30):
+        core.request("a", 0.0)
+    late = core.grants(0.0)
+    assert [] == core.grants(5.0)
+    for turn in late:
+        core.sent(turn, 5.0)
+
+    assert 10 == len(late)
+    assert [] == core.grants(5.0)
+    assert 1 == len(core.grants(5.0101))
 
 
 class PacerMachine(RuleBasedStateMachine):
@@ -234,7 +257,7 @@ class PacerMachine(RuleBasedStateMachine):
         self.alive: set[Turn] = set()
 
     def look(self) -> None:
-        for turn in self.core.grants(self.now):
+        for turn in go(self.core, self.now):
             assert self.now >= self.core.paused_until
             self.sent.append(self.now)
             self.granted.add(turn)
@@ -304,7 +327,7 @@ class PacerMachine(RuleBasedStateMachine):
             if not self.core.waiting:
                 break
             self.now = max(self.now, self.core.next_look() or self.now)
-            for turn in self.core.grants(self.now):
+            for turn in go(self.core, self.now):
                 self.core.gone(turn, self.now)
         assert (0, 0, 0) == (self.core.waiting, self.core.in_flight, self.core.live)
 

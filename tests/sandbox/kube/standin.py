@@ -87,9 +87,8 @@ class StandIn:
             taken = body["metadata"]["name"] in self.pods
             return _status(409, "AlreadyExists", "taken") if taken else web.json_response(self.create(body), status=201)
         if name is None:
-            return web.json_response(
-                {"metadata": {"resourceVersion": str(self._now())}, "items": list(self.pods.values())}
-            )
+            items = [one for one in self.pods.values() if _selected(one, request.query.get("labelSelector", ""))]
+            return web.json_response({"metadata": {"resourceVersion": str(self._now())}, "items": items})
         pod = self.pods.get(name)
         if pod is None:
             return _status(404, "NotFound", "no such pod")
@@ -248,6 +247,13 @@ class StandIn:
         file = self.scratch / "kubeconfig"
         file.write_text(yaml.safe_dump(document))
         return file
+
+
+def _selected(pod: dict[str, Any], selector: str) -> bool:
+    """As a label selector of `name=value` and `name` does."""
+    labels = pod["metadata"].get("labels") or {}
+    pairs = [one.partition("=") for one in selector.split(",") if one]
+    return all(labels.get(name) == value if equals else name in labels for name, equals, value in pairs)
 
 
 async def _line(response: web.StreamResponse, kind: str, thing: dict[str, Any]) -> None:
