@@ -5,9 +5,11 @@ that shell, so that a command's tree can be found and killed as a whole.
 """
 
 import os
+from _signal import SIGCONT, SIGKILL, SIGSTOP
 
 PR_SET_DUMPABLE = 4
 PR_SET_CHILD_SUBREAPER = 36
+KILL_ROUNDS = 200
 
 
 def prctl(option, value):
@@ -49,11 +51,11 @@ def protect_self():
 
 
 def _stat_fields(pid):
-    """(state, parent, start tick) of a process, or None. The name in parentheses may hold anything."""
+    """(state, parent, start tick, group) of a process, or None. The name in parentheses may hold anything."""
     try:
         with open("/proc/%d/stat" % pid, "rb") as stream:
             fields = stream.read().rpartition(b")")[2].split()
-        return fields[0], int(fields[1]), int(fields[19])
+        return fields[0], int(fields[1]), int(fields[19]), int(fields[2])
     except (OSError, ValueError, IndexError):
         return None
 
@@ -70,6 +72,21 @@ def _children_by_scan():
             if fields is not None and fields[0] not in b"ZX":
                 children.setdefault(fields[1], []).append(int(name))
     return children
+
+
+def children(pid):
+    """The pids of a process's living children and zombies."""
+    try:
+        with open("/proc/%d/task/%d/children" % (pid, pid), "rb") as stream:
+            return [int(child) for child in stream.read().split()]
+    except OSError:
+        return _children_by_scan().get(pid, [])
+
+
+def identity(pid):
+    """(pid, start tick) of a living process, or None. A pid alone may soon be another's."""
+    fields = _stat_fields(pid)
+    return None if fields is None or fields[0] in b"ZX" else (pid, fields[2])
 
 
 def has_children(pid):
@@ -94,6 +111,29 @@ def descendants(root, spared=frozenset()):
         found.add((pid, fields[2]))
         waiting.extend(children.get(pid, ()))
     return found
+
+
+def kill_trees(find):
+    """STOP and then KILL what `find()` gives, until it gives nothing new: what is stopped forks no more. Bounded.
+
+    Whole process groups are stopped: the kernel does that at one stroke, which no chain of forks can outrun. Members
+    that are to live (a shell, its earlier jobs) are continued at the end.
+    """
+    stopped, groups = set(), set()
+    for _ in range(KILL_ROUNDS):
+        new = find() - stopped
+        if not new:
+            break
+        for pid, _start in new:
+            fields = _stat_fields(pid)
+            if fields is not None and fields[3] not in groups and fields[3] not in (0, os.getpgrp()):
+                groups.add(fields[3])
+                send_signal(-fields[3], SIGSTOP)
+        signal_all(new, SIGSTOP)
+        stopped |= new
+    signal_all(stopped, SIGKILL)
+    for group in groups:
+        send_signal(-group, SIGCONT)
 
 
 def signal_all(processes, number):

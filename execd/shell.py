@@ -8,6 +8,12 @@ behind it, lines that report the status. Laws:
   open the socket (a socket cannot be opened through /proc). What shares bash's own process can of course end itself.
 - `eval` has stdin, stdout and stderr redirected and the private descriptors closed, and undoes that at its end; so each
   command starts with fresh standard descriptors, while other descriptors that it opened stay.
+- Behind the text stands a line that saves the status and succeeds, since a failing `eval` would itself end the shell
+  under `set -e`, and fire the ERR trap, where the text's last status is exempt (`false && true`). It is left out where
+  an unfinished text would swallow it (an open heredoc, a trailing `&&`).
+- A shell that ends reports its directory and environment from an EXIT trap of ours, in front of the user's own. It
+  finds the socket that the redirections have put aside: the one socket that two of bash's descriptors stand for.
+  Where `set -e` ends the shell bash has undone the redirections; the trap puts stderr back for the user's own.
 - A command that must end early is aborted inside bash: the trap of ABORT_SIGNAL sets a DEBUG trap under `extdebug`,
   which skips every command and breaks every loop that is left of the text, until the lines behind it remove it. So
   nothing more of the text runs, and the shell is kept with its variables and functions.
@@ -33,12 +39,31 @@ ENV_SAVE_LIMIT = 4 << 20
 
 ABORT_SIGNAL = 62
 RECOVER = b"builtin trap - DEBUG"
+BYE = b"{ _execd_bye; } 2>/dev/null"
+BEFORE_THEIRS = b"""
+$_execd_again 2>&1
+{ _execd_status "$_execd_saved" && builtin :; } 2>/dev/null
+"""
+SAVE = b"\n{ _execd_saved=$?; } 2>/dev/null"
+STATE = b"{ builtin printf 'D%s\\0E' \"$PWD\"; builtin export -p; builtin printf '\\0'; }"
 PRELUDE = b"""exec 51<&0
 _execd_status() { builtin return "$1"; }
+_execd_bye() {
+_execd_saved=$? _execd_again=
+builtin local a b fd="/proc/$$/fd"
+[[ -e $fd/%d ]] && _execd_again=exec
+[[ $BASHPID == "$$" ]] && for ((a = 0; a < 256; a = a ? a + 1 : 10)); do
+[[ -S $fd/$a ]] && for ((b = a + 1; b < 256; b++)); do
+[[ $fd/$a -ef $fd/$b ]] && { %s >&"$a"; builtin break 2; }
+done
+done
+builtin :
+}
+builtin trap -- '%s' EXIT
 builtin shopt -s expand_aliases
 builtin trap 'builtin shopt -s extdebug; builtin trap '\\''builtin break 1000 2>/dev/null; \\
 [[ $BASH_COMMAND == "%s" ]]'\\'' DEBUG; builtin break 1000 2>/dev/null' %d
-""" % (RECOVER, ABORT_SIGNAL)
+""" % (OUTPUT_FD, STATE, BYE, RECOVER, ABORT_SIGNAL)
 
 
 def find_bash(env):
@@ -54,6 +79,23 @@ def find_bash(env):
 def quoted(text):
     """One bash word that stands for exactly these bytes."""
     return b"'" + text.replace(b"'", b"'\\''") + b"'"
+
+
+def ends_whole(text):
+    """Whether a line behind the text is a command of its own. False in doubt: an open heredoc or operator takes it."""
+    last_line = text.rstrip(b" \t\n").rpartition(b"\n")[2]
+    for end in (last_line, last_line.partition(b"#")[0].rstrip(b" \t")):
+        if end.endswith((b"&&", b"|", b"|&", b"\\", b"()")) or b"function" in end:
+            return False
+    lines = text.split(b"\n") if b"<<" in text else ()
+    last_place = {line.strip(b"\t"): number for number, line in enumerate(lines)}
+    for number, line in enumerate(lines):
+        for piece in line.replace(b"<<<", b"").split(b"<<")[1:]:
+            words = piece.lstrip(b"- \t").split(None, 1)
+            name = words[0].strip(b"'\"\\;)&|") if words else b""
+            if last_place.get(name, -1) <= number:
+                return False
+    return True
 
 
 def _nonce():
@@ -72,6 +114,7 @@ class Shell:
         self._owner = owner
         self._unread = b""
         self._nonce = None
+        self._exit_trap = b"trap -- '" + BYE
         self._unsent = b""
         self._stdin_left = b""
         self._stdin_w = None
@@ -85,7 +128,7 @@ class Shell:
             if user is not None:
                 os.fchown(self._stdin_r, user[0], user[1])
             null = os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC)
-            descriptors = {0: theirs.fileno(), 1: null, 2: null, STDIN_FD: self._stdin_r, OUTPUT_FD: output_w}
+            descriptors = {0: theirs.fileno(), 1: output_w, 2: null, STDIN_FD: self._stdin_r, OUTPUT_FD: output_w}
             try:
                 bash = find_bash(env)
                 self.pid = procs.spawn(bash, ["bash", "--norc", "--noprofile", "-s"], env, cwd, descriptors, user)
@@ -126,11 +169,13 @@ class Shell:
         if stdin:
             self._open_stdin(stdin)
             source = b"/proc/self/fd/%d" % STDIN_FD
+        text = command + SAVE if ends_whole(command) else command
         private = b"%d<&- %d<&- %d>&-" % (CONTROL_FD, STDIN_FD, OUTPUT_FD)
         self._write(
-            b"_execd_status %d && builtin :\n" % last_status
-            + b"builtin eval -- %s <%s >&%d 2>&1 %s\n" % (quoted(command), source, OUTPUT_FD, private)
-            + self._report(b'"$?"')
+            self._hook()
+            + b"_execd_saved=\n_execd_status %d && builtin :\n" % last_status
+            + b"builtin eval -- %s <%s >&%d 2>&1 %s\n" % (quoted(text), source, OUTPUT_FD, private)
+            + self._report(b'"${_execd_saved:-$?}"')
         )
 
     def abort(self, exit_code):
@@ -140,11 +185,25 @@ class Shell:
         self._write(RECOVER + b"\nbuiltin shopt -u extdebug\n" + self._report(b"%d" % exit_code))
 
     def _report(self, status):
-        """Script lines that report a status, then the directory and the exported variables."""
+        """Script lines that report a status and the EXIT trap, then the directory and the exported variables.
+
+        The first is a simple command: behind an unfinished text bash takes a reserved word for an ordinary one.
+        """
         return (
-            b"builtin printf 'S%%s %%s\\0' %s %s >&%d\n" % (status, self._nonce, CONTROL_FD)
-            + b"{ builtin printf 'D%%s\\0E' \"$PWD\"; builtin export -p; builtin printf '\\0'; } >&%d\n" % CONTROL_FD
+            b"builtin printf 'S%%s %%s\\n' %s %s >&%d\n" % (status, self._nonce, CONTROL_FD)
+            + b"{ builtin trap -p EXIT; builtin printf '\\0'; } >&%d\n" % CONTROL_FD
+            + b"%s >&%d\n" % (STATE, CONTROL_FD)
         )
+
+    def _hook(self):
+        """Script lines that put our EXIT trap in front of one that the last command has set."""
+        head = b"trap -- '"
+        told, self._exit_trap = self._exit_trap, head + BYE
+        if told.startswith(head + BYE):
+            return b""
+        if not told.startswith(head):  # removed
+            return b"builtin trap -- '%s' EXIT\n" % BYE
+        return b"builtin %s%s%s%s\n" % (head, BYE, BEFORE_THEIRS, told[len(head) :].rstrip(b"\n"))
 
     def drain(self):
         """Take what the pipe holds at this moment."""
@@ -207,9 +266,11 @@ class Shell:
             message, self._unread = self._unread.split(b"\0", 1)
             kind, body = message[:1], message[1:]
             if kind == b"S":
-                status, _, nonce = body.partition(b" ")
+                told, _, exit_trap = body.partition(b"\n")
+                status, _, nonce = told.partition(b" ")
                 if nonce == self._nonce and status.isdigit():
                     self._nonce = None
+                    self._exit_trap = exit_trap
                     self.drain()
                     self._close_stdin()
                     self._owner.on_report(int(status))

@@ -143,12 +143,52 @@ ENDS = (
         S("exit 1", exit_code=1, restarted=True),
         S('pwd; echo "$A"', b"/usr\n1 2\n"),
     ),
+    _case(
+        "a new shell has what the ending command set",
+        S("cd /usr; export A='1 2'; unset B; exit 3", exit_code=3, restarted=True),
+        S('pwd; echo "$A"', b"/usr\n1 2\n"),
+    ),
+    _case(
+        "a new shell has it under an exit trap of the user's",
+        S("trap 'echo bye $?; exit 9' EXIT"),
+        S("cd /usr; export A=x; set -e; (exit 4)", b"bye 4\n", exit_code=9, restarted=True),
+        S('pwd; echo "$A"', b"/usr\nx\n"),
+    ),
+    _case(
+        "a shell that was terminated has told its directory",
+        S("cd /usr; kill -TERM $$; sleep 5", exit_code=143, restarted=True),
+        S("pwd", b"/usr\n"),
+    ),
+    _case(
+        "a killed shell leaves what was known",
+        S("cd /usr"),
+        S("cd /; kill -9 $$", exit_code=137, restarted=True),
+        S("pwd", b"/usr\n"),
+    ),
     _case("output before exit is kept", S("echo last; exit 4", b"last\n", exit_code=4, restarted=True)),
     _case(
         "set -e ends the shell", S("set -e; false; echo no", b"", exit_code=1, restarted=True), S("echo on", b"on\n")
     ),
     _case("set -e of an earlier call ends it too", S("set -e"), S("false", exit_code=1, restarted=True)),
     _case("set -e spares conditions", S("set -e; if false; then :; fi; false || echo ok; set +e", b"ok\n")),
+    _case(
+        "set -e spares a list whose last status is exempt",
+        S("set -e; false && true", b"", exit_code=1),
+        S("echo $?", b"1\n"),
+        S("! true", exit_code=1),
+        S("false || (exit 3)", b"", exit_code=3, restarted=True),
+    ),
+    _case(
+        "an exit trap speaks under set -e",
+        S("trap 'echo bye; echo err >&2' EXIT"),
+        S("set -e; false; echo no", b"bye\nerr\n", exit_code=1, restarted=True),
+    ),
+    _case(
+        "an ERR trap fires once",
+        S("trap 'echo ERR' ERR; false", b"ERR\n", exit_code=1),
+        S("false || true; ! true", b"", exit_code=1),
+        S("trap - ERR"),
+    ),
     _case("set -u ends the shell", S("set -u; echo $nope", has=b"nope", exit_code=None, restarted=True)),
     _case("exec replaces the shell", S("exec echo replaced", b"replaced\n", restarted=True), S("echo on", b"on\n")),
     _case("exec true", S("exec true", restarted=True), S("echo on", b"on\n")),
@@ -169,6 +209,13 @@ TEXT = (
     _case("an unclosed substitution", S("echo $(echo", exit_code=None), S("echo on", b"on\n")),
     _case("an unclosed brace", S("{ echo a;", exit_code=2), S("echo on", b"on\n")),
     _case("an unclosed heredoc", S("cat <<X\nbody", has=b"body"), S("echo on", b"on\n")),
+    _case(
+        "an unfinished list",
+        S("echo a &&", has=b"syntax error", exit_code=2),
+        S("f()", exit_code=2),
+        S("echo on", b"on\n"),
+    ),
+    _case("a shift that looks like a heredoc", S("echo $((1<<3)); (exit 3)", b"8\n", exit_code=3)),
     _case("a heredoc", S("cat <<'X'\n$a 'b'\nX", b"$a 'b'\n")),
     _case("a trailing backslash", S("echo a\\", has=b"a"), S("echo on", b"on\n")),
     _case("a comment", S("echo a # ' \" $(", b"a\n"), S("# only", b"")),
@@ -316,6 +363,18 @@ LIMITS = (
         "pkill python",
         S("pkill -f pyth[o]n; pkill -9 -f exec[d]; pkill -INT -f pyth[o]n; kill 1; echo on", b"on\n"),
         needs_isolation=True,
+    ),
+    _case(
+        "chains of forks that no list of processes can catch",  # 8 at a time, 2,000 each
+        S("chain() { if (($1)); then chain $(($1 - 1)) & fi; }"),
+        S(
+            "for i in 1 2 3 4 5 6 7 8; do chain 2000 & done; sleep 60",
+            exit_code=None,
+            timed_out=True,
+            timeout_s=1.0,
+            within_s=60,
+        ),
+        S("sleep 0.2; jobs -r; ls /proc | grep -c '^[0-9]'", exit_code=None, within_s=5),
     ),
     _case(
         "a fork bomb of eight generations",  # bounded by itself: root is exempt from `ulimit -u`

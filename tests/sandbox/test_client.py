@@ -126,6 +126,20 @@ async def test_a_reset_forgets_everything(client: ExecdClient) -> None:
     assert 1 == result.exit_code
 
 
+async def test_a_reset_reaches_what_ended_shells_left(client: ExecdClient) -> None:
+    """Background processes of shells that ended die too, in whatever session of the system, and their children."""
+    marker = f"34567.{random.randrange(10**6)}"
+    await client.run(f"setsid sleep {marker} & exit 3", timeout_s=30, session="left")
+    await client.run(f"(setsid sh -c 'sleep {marker} & wait' &); sleep 0.2; kill -9 $$", timeout_s=30, session="left")
+    await client.run(f"setsid sleep {marker}1 & exit 3", timeout_s=30, session="another")
+    await _until(client, f"test $(pgrep -fx 'sleep {marker}' | wc -l) = 2", exit_code=0)
+    await client.reset(session="left")
+    await _until(client, f"pgrep -fx 'sleep {marker}'", exit_code=1)
+    assert 0 == (await client.run(f"pgrep -fx 'sleep {marker}1'", timeout_s=30, session="watch")).exit_code
+    await client.reset(session="another")
+    await _until(client, f"pgrep -fx 'sleep {marker}1'", exit_code=1)
+
+
 async def test_a_broken_connection_is_resumed_and_the_command_runs_once(running: Running, tmp_path: Path) -> None:
     """A proxy cuts every first connection of a command in the middle; the result is whole, the command ran once."""
     cuts = 0
