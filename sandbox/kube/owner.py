@@ -124,6 +124,11 @@ class Owner:
             case _:
                 pass
 
+    def stop(self) -> None:
+        """Ask for nothing any more: there is nobody to ask."""
+        self._wake_at(None)
+        self._spawn = lambda work: work.close()
+
     def _note(self, pod: Pod) -> None:
         """Keep what is newest. Old news of an earlier pod of ours do not hide the one in use."""
         if pod.nonce != self.claim.nonce or pod.uid in self.claim.gone:

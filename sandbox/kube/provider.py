@@ -121,10 +121,13 @@ class KubernetesProvider:
             await self._none_left.wait()
         left = self.pending
         if left:
-            self._log.error("left to the janitor", pods=left, lease=self.lease_name)
+            claims = [str(self._owners[name].claim) for name in left]
+            self._log.error("left to the janitor", pods=left, claims=claims, lease=self.lease_name)
         else:
             await self._lease.end()
         await self._guard.close()
+        for owner in self._owners.values():
+            owner.stop()
         for task in [*self._background, *self._requests]:
             task.cancel()
         await asyncio.gather(*self._background, *self._requests, return_exceptions=True)

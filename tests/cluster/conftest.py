@@ -126,3 +126,9 @@ async def leases_of(admin: Api, namespace: str) -> list[str]:
     """Names of the leases in a namespace."""
     answer = await admin.call("GET", f"/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases")
     return [item["metadata"]["name"] for item in answer.get("items") or []]
+
+
+async def a_canary(admin: Api) -> tuple[str, int]:
+    """The API server as pods reach it: at its endpoint, not at the loopback address that we may use."""
+    endpoints = await admin.call("GET", "/api/v1/namespaces/default/endpoints/kubernetes")
+    return str(endpoints["subsets"][0]["addresses"][0]["ip"]), int(endpoints["subsets"][0]["ports"][0]["port"])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
-from urllib.parse import urlsplit
 
 import anyio
 import pytest
@@ -13,7 +12,7 @@ from sandbox.config import PacingConfig
 from sandbox.errors import DeletedByAnother, SandboxLost
 from sandbox.kube.api import Api
 from sandbox.testing import CHECKS, Check, Subject
-from tests.cluster.conftest import pods_of
+from tests.cluster.conftest import a_canary, pods_of
 
 pytestmark = [pytest.mark.cluster, pytest.mark.anyio, pytest.mark.slow]
 
@@ -26,16 +25,9 @@ def name(check: Callable[..., object]) -> str:
 
 @pytest.fixture
 async def subject(admin: Api, config: Callable[..., KubernetesConfig], spec: SandboxSpec) -> AsyncIterator[Subject]:
-    server = urlsplit(admin.server)
-    canary = await a_canary(admin, server.port or 443)
+    canary = await a_canary(admin)
     async with open_provider(config(canary=canary, pacing=FAST)) as provider:
         yield Subject(provider, spec, canary)
-
-
-async def a_canary(admin: Api, port: int) -> tuple[str, int]:
-    """The API server as pods reach it: at its endpoint, not at the loopback address that we may use."""
-    endpoints = await admin.call("GET", "/api/v1/namespaces/default/endpoints/kubernetes")
-    return str(endpoints["subsets"][0]["addresses"][0]["ip"]), port
 
 
 @pytest.mark.parametrize("check", CHECKS, ids=name)
