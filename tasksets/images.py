@@ -89,6 +89,25 @@ class Recipe(BaseModel):
                 raise ValueError(f"pin {pin!r} is not name==version; remove it or spell it so")
         return pins
 
+    @field_validator("env")
+    @classmethod
+    def _env_has_names(cls, env: Mapping[str, str]) -> Mapping[str, str]:
+        for name in env:
+            if re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name) is None:
+                raise ValueError(f"{name!r} is no name of an environment variable; correct it")
+        return env
+
+    @field_validator("install", "env", "reinstall_after_patch", "test_cmd")
+    @classmethod
+    def _is_text_for_a_shell(cls, value: tuple[str, ...] | Mapping[str, str] | str | None) -> object:
+        texts = (value,) if isinstance(value, str) else value.values() if isinstance(value, Mapping) else value or ()
+        for text in texts:
+            if re.search("[\0\ud800-\udfff]", text):
+                raise ValueError(
+                    "a command or variable holds a NUL or a lone surrogate, which no shell takes; remove it"
+                )
+        return value
+
     @property
     def image_key(self) -> str:
         """SHA-256 (hex) of what decides the image. Recipes with one key share an image."""

@@ -71,6 +71,9 @@ def test_a_recipes_file_is_read_by_task(tmp_path: Path) -> None:
         ({**ROW, "source": {"kind": "directory", "path": "nowhere"}}, "does not exist"),
         ({**ROW, "pins": ["-e git+https://x"]}, "name==version"),
         ({**ROW, "install": "pip install ."}, "install"),
+        ({**ROW, "install": ["echo \ud800"]}, "lone surrogate"),
+        ({**ROW, "test_cmd": "pytest \0"}, "NUL"),
+        ({**ROW, "env": {"A=B": "x"}}, "'A=B'"),
     ],
     ids=str,
 )
