@@ -31,6 +31,10 @@ SESSION = "grader"
 """The shell session of the grader's own commands: the tests' session never sees them."""
 
 
+_ROOM_BYTES = 1024 * 1024
+"""A disk with no room for this much, and the patches twice, may be why a patch was refused."""
+
+
 class Rung(StrEnum):
     """The step of the ladder that took the patch."""
 
@@ -89,8 +93,9 @@ async def apply(
     ending = b"" if test_patch.data.endswith(b"\n") else b"\n"
     test_data = test_patch.data + ending if test_patch.changes else b""
     commit = base_commit if re.fullmatch(r"[0-9a-f]{7,64}", base_commit) else "HEAD"
+    room = _ROOM_BYTES + 2 * (len(test_data) + len(patch.data))
     result = await box.run(
-        f"bash -c {_quoted(_SCRIPT)} apply {private} {_quoted(workdir)} {commit} {len(test_data)}",
+        f"bash -c {_quoted(_SCRIPT)} apply {private} {_quoted(workdir)} {commit} {len(test_data)} {room}",
         stdin=_listed(tests) + _listed(patch.touched) + test_data + patch.data,
         timeout_s=timeout_s,
         session=SESSION,
@@ -117,6 +122,10 @@ def _result(output: bytes, patch: Patch, tests: tuple[bytes, ...]) -> ApplyResul
     match facts.get(b"end"):
         case b"no git work tree":
             return TaskUnfit("the image has no git work tree where the task's plan says", words)
+        case b"no room":
+            raise SandboxError(
+                "the sandbox's disk is full, so no patch could be applied; make room where its files lie"
+            )
         case b"test patch refused":
             return TaskUnfit("the test patch does not apply to the base", words)
         case b"patch refused":
@@ -139,10 +148,11 @@ def _shown(paths: tuple[bytes, ...] | list[bytes]) -> tuple[str, ...]:
     return tuple(path.decode("utf-8", "backslashreplace") for path in paths)
 
 
-# Arguments: the private directory, the work tree, the base commit, the test patch's length in bytes. On stdin: the test
+# Arguments: the private directory, the work tree, the base commit, the test patch's length in bytes, the
+# bytes that a disk has room for if it is not to blame. On stdin: the test
 # files' paths, the paths that the submission touches, the test patch, the submission's patch.
 _SCRIPT = r"""
-private=$1 tree=$2 commit=$3 test_bytes=$4
+private=$1 tree=$2 commit=$3 test_bytes=$4 room=$5
 words=$private/words
 tests=() touched=()
 
@@ -199,8 +209,10 @@ hashes() {  # of the listed test files under $1, in order; "-" where there is no
 }
 
 keep_tests() {  # step 1: the test files as the test patch makes them, into $private/tests
-  git read-tree "$commit" 2>/dev/null || git read-tree "$head" 2>>"$words" || return
+  git cat-file -e "$commit^{commit}" 2>/dev/null || commit=$head
   [ ${#tests[@]} -gt 0 ] || return 0
+  git --literal-pathspecs ls-tree -r -z --full-tree "$commit" -- "${tests[@]}" 2>>"$words" |
+    git update-index -z --index-info 2>>"$words" || return
   if [ "$test_bytes" -gt 0 ]; then
     git apply --cached --verbose --whitespace=nowarn "$private/test.patch" >>"$words" 2>&1 || return
   fi
@@ -229,6 +241,10 @@ unstage() {  # the staged files take the place of the touched ones
   local path
   for path in "${touched[@]}"; do rm -rf -- "./$path"; done
   cp -a -- "$private/stage/." .
+}
+
+refused() {  # $1 is refused, unless what refused it is a full disk; nothing is removed before this is known
+  if head -c "$room" /dev/zero >"$private/room"; then end "$1"; else end "no room"; fi
 }
 
 climb() {  # step 2: prints nothing, sets rung
@@ -277,10 +293,10 @@ main() {
   environment
   : >"$words"
   cd "$tree" 2>>"$words" && private_git || { end "no git work tree"; return; }
-  keep_tests || { end "test patch refused"; return; }
+  keep_tests || { refused "test patch refused"; return; }
   expected=$(hashes "$private/tests")
   : >"$words"
-  climb || { end "patch refused"; return; }
+  climb || { refused "patch refused"; return; }
   place_tests
   say "rung $rung" "expected$expected" "found$(hashes .)"
   end "done"

@@ -181,7 +181,10 @@ class _Route:
                 box, ready.plan, time_limit_s=time_limit_s, max_log_bytes=self.limits.max_log_mib * 1024 * 1024
             )
         with self._phase("judge"):
-            return await to_thread.run_sync(self._judged, ready, ran)
+            end = await to_thread.run_sync(self._judged, ready, ran)
+            if end.outcome is not Outcome.RESOLVED and await suite.disk_is_full(box, ready.plan):
+                raise SandboxError("the sandbox's disk was full after the tests; make room where its files lie")
+        return end
 
     def _judged(self, ready: _Ready, ran: suite.SuiteRun) -> _End:
         self.seen |= {

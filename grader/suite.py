@@ -7,13 +7,16 @@ that parsers read. A suite that fails, ends its shell or outlives its limit is a
 from __future__ import annotations
 
 import re
+import secrets
 from dataclasses import dataclass
 
 from sandbox import Sandbox
+from sandbox.errors import FileRefused
 from tasksets.task import TestPlan
 
 _ACTIVATION = re.compile(r"""\s*(?:(?:set|source|\.|conda activate|cd|export)\s[^;&|<>`()'"\\]*)?(?:#.*)?""")
 _SETUP_OUTPUT_BYTES = 256 * 1024
+_ROOM_BYTES = 1024 * 1024
 
 
 @dataclass(frozen=True)
@@ -78,6 +81,18 @@ async def run(box: Sandbox, plan: TestPlan, *, time_limit_s: float, max_log_byte
         setup_output=setup.output,
         duration_s=setup.duration_s + tests.duration_s,
     )
+
+
+async def disk_is_full(box: Sandbox, plan: TestPlan) -> bool:
+    """Whether the daemon can write no more where the tests ran. Their failures may then be the disk's.
+
+    The daemon says so, not the tests, but tests that fill the disk themselves look the same.
+    """
+    try:
+        await box.write(f"{plan.workdir}/.grader-room-{secrets.token_hex(4)}", bytes(_ROOM_BYTES))
+    except FileRefused as error:
+        return error.code == "no_space"
+    return False
 
 
 def _quoted(word: str) -> str:

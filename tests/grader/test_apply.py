@@ -9,7 +9,7 @@ import pytest
 
 from grader import apply
 from grader.patch import Patch, parse
-from sandbox import Sandbox, SandboxSpec
+from sandbox import Sandbox, SandboxError, SandboxSpec
 from tests.grader.tasks import NEW_TESTS, OTHER_TESTS, Repo, git, toy
 
 pytestmark = pytest.mark.anyio
@@ -88,6 +88,16 @@ async def test_a_refused_patch_leaves_the_tree_alone(tmp_path: Path) -> None:
         assert isinstance(result, apply.PatchRefused)
         assert "patch does not apply" in result.words
         assert await shell(box, "git status --porcelain --ignored") == b""
+
+
+async def test_a_full_disk_refuses_no_patch(tmp_path: Path) -> None:
+    """What cannot be applied for want of room is the sandbox's trouble, never a rejected patch nor an unfit task."""
+    async with toy(tmp_path) as (repo, provider), provider.sandbox(SandboxSpec(image="host")) as box:
+        fill = "rm -rf /tmp; ln -s /dev/shm /tmp; cat /dev/zero >/dev/shm/fill; truncate -s -256K /dev/shm/fill"
+        await shell(box, fill)
+        for patch, test_patch in ((REFUSED_EVERYWHERE, None), (repo.reference, REFUSED_EVERYWHERE)):
+            with pytest.raises(SandboxError, match="disk is full"):
+                await applied(box, repo, patch, test_patch)
 
 
 async def test_without_the_patch_program_its_rung_is_skipped(tmp_path: Path) -> None:

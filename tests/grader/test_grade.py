@@ -300,6 +300,20 @@ def _raises(*errors: Exception) -> Callable[[int, Sandbox], Awaitable[None]]:
     return trouble
 
 
+async def test_a_full_disk_is_never_a_score(tmp_path: Path) -> None:
+    """Tests that fail on a full disk give no verdict and no reward; the same tests that pass on it are resolved."""
+    async with toy(tmp_path) as (repo, provider):
+        setup = (
+            "mv /testbed /dev/shm/testbed; ln -s /dev/shm/testbed /testbed; cat /dev/zero >/dev/shm/fill\ncd /testbed\n"
+        )
+        task = make_task(repo, setup=setup)
+        failing = await graded(task, b"", provider)
+        passing = await graded(task, task.reference_patch, provider)
+    assert (Outcome.NO_VERDICT, Cause.INFRASTRUCTURE, None) == (failing.outcome, failing.cause, failing.reward)
+    assert "disk was full" in failing.reasons[0]
+    assert Outcome.RESOLVED == passing.outcome
+
+
 async def test_trouble_is_tried_again_in_a_new_sandbox(tmp_path: Path) -> None:
     """One failed sandbox costs an attempt, not the verdict, and its cause stays in the evidence."""
     async with toy(tmp_path) as (repo, provider):
