@@ -26,7 +26,7 @@ from sandbox.errors import (
     SandboxLost,
     Unschedulable,
 )
-from sandbox.kube.snapshot import Pod, PodEvent, Waiting
+from sandbox.kube.snapshot import Pod, PodEvent, Terminated, Waiting
 
 Cause = Literal[
     "out_of_memory", "evicted", "preempted", "node_lost", "lifetime", "deleted", "replaced", "ended", "rejected_by_node"
@@ -92,30 +92,35 @@ def ending(pod: Pod, *, lifetime_s: float) -> Ending | None:
     whole = _end_of_the_pod(pod)
     if whole is not None:
         return Ending(whole, pod.message or pod.reason or str(pod.disruption), pod.node, _exit_code(pod))
-    ended = pod.terminated
-    if ended is not None:
-        said = f"{ended.reason or 'ended'} with exit code {ended.exit_code}"
-        if ended.reason == "OOMKilled":
-            return Ending("out_of_memory", said, pod.node, ended.exit_code)
-        ran_s = ended.ran_s
-        if ended.exit_code == 0 and ran_s is not None and ran_s >= lifetime_s - LIFETIME_TOLERANCE_S:
-            return Ending("lifetime", said, pod.node, ended.exit_code)
-        return Ending("ended", said, pod.node, ended.exit_code)
+    if pod.terminated is not None:
+        return _end_of_the_container(pod, pod.terminated, lifetime_s)
     if pod.phase in {"Failed", "Succeeded"}:
         return Ending("ended", pod.message or f"the pod is {pod.phase}", pod.node)
     return None
 
 
+def _end_of_the_container(pod: Pod, ended: Terminated, lifetime_s: float) -> Ending:
+    said = f"{ended.reason or 'ended'} with exit code {ended.exit_code}"
+    if ended.reason == "OOMKilled":
+        return Ending("out_of_memory", said, pod.node, ended.exit_code)
+    if pod.deleting:  # its first process ends as it is asked to, which is no end of its own
+        return Ending("deleted", f"the pod was deleted, and not by this run; {said}", pod.node, ended.exit_code)
+    ran_s = ended.ran_s
+    if ended.exit_code == 0 and ran_s is not None and ran_s >= lifetime_s - LIFETIME_TOLERANCE_S:
+        return Ending("lifetime", said, pod.node, ended.exit_code)
+    return Ending("ended", said, pod.node, ended.exit_code)
+
+
 def ending_of_a_vanished(last: Pod | None, events: Sequence[PodEvent], *, lifetime_s: float) -> Ending:
-    """Why a pod is gone that we did not delete: from its last snapshot and what the cluster noted about it."""
+    """Why a pod is gone, or going, that we did not delete: from its last snapshot and what the cluster noted."""
     known = ending(last, lifetime_s=lifetime_s) if last is not None else None
-    if known is not None:
+    if known is not None and known.cause != "deleted":
         return known
     node = last.node if last is not None else None
     for event in events:
         if event.reason in _EVENTS:
             return Ending(_EVENTS[event.reason], f"{event.reason}: {event.message}", node)
-    return Ending("deleted", "the pod was deleted, and not by this run", node)
+    return known or Ending("deleted", "the pod was deleted, and not by this run", node)
 
 
 def lost(sandbox_id: str, end: Ending) -> SandboxLost:

@@ -360,9 +360,13 @@ def _asked_to_go(claim: Claim, event: DeleteEnded, now: float) -> Claim:
 
 
 def _later(claim: Claim, now: float) -> Claim:
-    """Look again, later and later: at the name, and after the deletes that were accepted."""
+    """Look again, later and later, but not later than the end of the doubt: at the name, and after accepted deletes."""
     owned = tuple(replace(pod, retry_at=now + LOOK_S) if pod.accepted else pod for pod in claim.owned)
-    return replace(claim, owned=owned, retry_at=now + _delay_s(claim.tries), tries=claim.tries + 1)
+    retry_at = now + _delay_s(claim.tries)
+    doubtless_at = max(claim.doubts, default=0.0)
+    if now < doubtless_at < retry_at:
+        retry_at = doubtless_at
+    return replace(claim, owned=owned, retry_at=retry_at, tries=claim.tries + 1)
 
 
 def _delay_s(tries: int) -> float:

@@ -43,7 +43,9 @@ from sandbox.kube.watch import follow
 from sandbox.pacing import Pacer, PacerLimits, Permit
 from sandbox.spec import Identity, PhaseTimes, SandboxSpec
 
-CLOSE_TIMEOUT_S = rules.DOUBT_S + 10.0
+CLOSE_TIMEOUT_S = 120.0
+"""Longer than a create of unknown outcome stays in doubt."""
+
 EXPLAIN_S = 3.0
 """How long the way to a sandbox is broken before its pod is asked, rather than waited for."""
 PULL_WORTH_ASKING_S = 2.0
@@ -294,11 +296,11 @@ class KubernetesProvider:
             with anyio.move_on_after(EXPLAIN_S):
                 while (seen := _ending_now(ticket, owner, uid)) is None and not owner.pod_gone:
                     await owner.change()
-            if owner.pod_gone:
-                events = await self._api.pod_events(uid)
-                return seen or ending_of_a_vanished(owner.pod, events, lifetime_s=ticket.spec.lifetime_s)
-            if seen is not None:
+            if seen is not None and seen.cause != "deleted":
                 return seen
+            if seen is not None or owner.pod_gone:
+                events = await self._api.pod_events(uid)
+                return ending_of_a_vanished(owner.pod, events, lifetime_s=ticket.spec.lifetime_s)
             await owner.refresh()
         return None
 

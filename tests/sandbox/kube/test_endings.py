@@ -52,6 +52,7 @@ ENDINGS = [
     (raw_pod(phase="Failed", reason="Preempting", containerStatuses=[]), "preempted", Preempted),
     (raw_pod(phase="Unknown", reason="NodeLost"), "node_lost", NodeLost),
     (raw_pod(phase="Failed", reason="OutOfcpu", containerStatuses=[]), "rejected_by_node", SandboxLost),
+    (terminated(0, "Completed", metadata={"deletionTimestamp": "2026-01-01T00:01:00Z"}), "deleted", DeletedByAnother),
     (disrupted("PreemptionByScheduler"), "preempted", Preempted),
     (disrupted("DeletionByTaintManager"), "node_lost", NodeLost),
 ]
