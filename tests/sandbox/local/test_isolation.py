@@ -163,6 +163,17 @@ async def test_calls_that_no_namespace_divides_are_denied(box: Sandbox, name: st
     assert b"-1" not in await output(box, f"python3 -c '{call.format(allowed)}'")
 
 
+async def test_the_first_process_keeps_its_limits(box: Sandbox) -> None:
+    """No command can end the daemon by its resource limits; a process sets its own as ever."""
+    if os.uname().machine not in ARCHITECTURES:
+        pytest.skip(f"no filter is known for {os.uname().machine}")
+    for limit in ("AS", "NOFILE"):
+        script = f"import resource; resource.prlimit(1, resource.RLIMIT_{limit}, (1, 1))"
+        assert b"PermissionError" in (await box.run(f"python3 -c '{script}'", timeout_s=TIMEOUT_S)).output
+    own = "import resource as r; r.setrlimit(r.RLIMIT_NOFILE, (99, 99)); print(r.getrlimit(r.RLIMIT_NOFILE))"
+    assert b"(99, 99)\n77\n" == await output(box, f"python3 -c '{own}'; (ulimit -n 77; ulimit -n)")
+
+
 async def test_the_root_cannot_be_left(box: Sandbox) -> None:
     """The classic way out of a chroot ends at the sandbox's own root."""
     script = """
