@@ -13,6 +13,7 @@ class Output:
     """The head and the tail of a command's output, and how much there was in all. Memory is bounded by `limit`."""
 
     def __init__(self, limit):
+        self.limit = limit
         self.head_limit = limit - limit // 2
         self.tail_limit = limit // 2
         self.head = bytearray()
@@ -30,6 +31,10 @@ class Output:
             self.tail += data
             if len(self.tail) > self.tail_limit:
                 del self.tail[: len(self.tail) - self.tail_limit]
+
+    def forget(self):
+        """Keep nothing but the count."""
+        self.head, self.tail = bytearray(), bytearray()
 
     @property
     def tail_offset(self):
@@ -65,6 +70,7 @@ class Exec:
         self.failure = None
         self.followers = []
         self.linger = None
+        self.ends_shell = False
 
     @property
     def ended(self):
@@ -74,7 +80,7 @@ class Exec:
     def add_output(self, data):
         """Take what the command wrote."""
         self.output.add(data)
-        for follower in self.followers:
+        for follower in tuple(self.followers):
             follower.more()
 
     def finish(self, exit_code, shell_restarted, duration_s):

@@ -4,9 +4,10 @@ import os
 import stat
 
 from .protocol import Refusal, encode, refusal_of, sha256
+from .workers import collect
 
 PIECE = 1 << 18
-WRITE_LIMIT = 4 << 30
+COMMIT_WAIT_S = 600.0
 
 
 def path_of(request, name="path"):
@@ -72,18 +73,16 @@ def _pieces(fd, offset, length):
         os.close(fd)
 
 
-class Write:
-    """A sink that writes a file: temporary file beside it, fsync, read back and compared, renamed over it.
+class Replacement:
+    """A file that is written beside its target and renamed over it once it is whole on disk.
 
     A symlink is followed: its target is replaced and the link stays. Mode (unless given) and owner of an old file are
-    kept. Parents are made. On any refusal the old file is as it was.
+    kept; a new file, and parents that are made, belong to `user` (uid, gid, ...) or, when None, to the daemon's own.
+    Until `commit` the old file is as it was. Raises Refusal.
     """
 
-    def __init__(self, request, connection):
-        self._connection = connection
-        path = path_of(request)
+    def __init__(self, path, mode=None, user=None):
         self._shown = shown(path)
-        mode = request.query.get("mode")
         self._hash = sha256()
         self._length = 0
         self._temporary = None
@@ -94,23 +93,20 @@ class Write:
             if old is not None and not stat.S_ISREG(old.st_mode):
                 raise Refusal("is_directory" if stat.S_ISDIR(old.st_mode) else "not_a_file", self._shown)
             parent = os.path.dirname(self._target)
-            os.makedirs(parent, exist_ok=True)
+            make_directories(parent, user)
             self._temporary = parent + b"/.execd-" + "".join("%02x" % byte for byte in os.urandom(8)).encode()
             self._fd = os.open(self._temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-            if old is not None and (old.st_uid, old.st_gid) != (os.geteuid(), os.getegid()):
-                os.fchown(self._fd, old.st_uid, old.st_gid)
-            if mode is not None:
-                os.fchmod(self._fd, int(mode, 8) & 0o7777)
-            else:
-                os.fchmod(self._fd, 0o644 if old is None else stat.S_IMODE(old.st_mode))
-        except ValueError:
-            self.abort()
-            raise Refusal("bad_argument", "`mode` is not octal") from None
+            owner = (old.st_uid, old.st_gid) if old is not None else user[:2] if user is not None else None
+            if owner is not None and owner != (os.geteuid(), os.getegid()):
+                os.fchown(self._fd, owner[0], owner[1])
+            if mode is None:
+                mode = 0o644 if old is None else stat.S_IMODE(old.st_mode)
+            os.fchmod(self._fd, mode)
         except OSError as error:
             self.abort()
             raise refusal_of(error, self._shown) from error
 
-    def feed(self, data):
+    def write(self, data):
         """Write a piece."""
         self._hash.update(data)
         self._length += len(data)
@@ -121,8 +117,8 @@ class Write:
         except OSError as error:
             raise refusal_of(error, self._shown) from error
 
-    def end(self):
-        """Verify, rename, answer."""
+    def commit(self):
+        """Put it on disk, compare what lies there with what was written, and rename: the answer's JSON value."""
         try:
             os.fsync(self._fd)
             found = sha256()
@@ -136,14 +132,12 @@ class Write:
             if length != self._length or found.digest() != self._hash.digest():
                 raise Refusal("not_verified", self._shown)
             os.rename(self._temporary, self._target)
-            self._temporary = None
         except OSError as error:
             raise refusal_of(error, self._shown) from error
-        self.abort()
-        self._connection.answer(200, encode({"bytes": length, "sha256": found.hexdigest()}))
+        return {"bytes": length, "sha256": found.hexdigest()}
 
     def abort(self):
-        """Remove what was not renamed."""
+        """Close, and remove what was not renamed."""
         if self._fd is not None:
             os.close(self._fd)
             self._fd = None
@@ -153,6 +147,75 @@ class Write:
             except OSError:
                 pass
             self._temporary = None
+
+
+class Write:
+    """A sink that writes a file. The disk's part, which may take long, is done in a child where one can be had."""
+
+    def __init__(self, daemon, request, connection):
+        self._daemon = daemon
+        self._connection = connection
+        mode = request.query.get("mode")
+        try:
+            mode = None if mode is None else int(mode, 8) & 0o7777
+        except ValueError:
+            raise Refusal("bad_argument", "`mode` is not octal") from None
+        self._file = Replacement(path_of(request), mode, daemon.user)
+
+    def feed(self, data):
+        """Write a piece."""
+        self._file.write(data)
+
+    def end(self):
+        """Verify, rename, answer."""
+        try:
+            collect(self._daemon, lambda _in_fd, out_fd: tell(out_fd, self._file.commit), self._done, COMMIT_WAIT_S)
+        except Refusal:  # no process can be had: the loop waits for the disk
+            value = self._file.commit()
+            self.abort()
+            self._connection.answer(200, encode(value))
+
+    def _done(self, said):
+        self.abort()
+        answer_told(self._connection, said, "the file could not be written")
+
+    def abort(self):
+        """Remove what was not renamed."""
+        self._file.abort()
+
+
+def tell(out_fd, work):
+    """In a child: write `work()`'s JSON value, or the refusal that it raised, for `answer_told`."""
+    try:
+        said = b"200 " + encode(work())
+    except Refusal as refusal:
+        said = b"%d %s" % (refusal.status, refusal.body())
+    while said:
+        said = said[os.write(out_fd, said) :]
+
+
+def answer_told(connection, said, failure):
+    """Answer with what a child told. `failure` says what has not been done when it told nothing."""
+    if connection.closed:
+        return
+    if not said:
+        refusal = Refusal("internal", failure)
+        connection.answer(refusal.status, refusal.body())
+        return
+    status, _, body = said.partition(b" ")
+    connection.answer(int(status), body)
+
+
+def make_directories(path, user):
+    """Make a directory and its parents where they are missing; what is made belongs to `user`. Raises OSError."""
+    missing = []
+    while not os.path.isdir(path):
+        missing.append(path)
+        path = os.path.dirname(path)
+    for directory in reversed(missing):
+        os.mkdir(directory)
+        if user is not None:
+            os.chown(directory, user[0], user[1])
 
 
 def _status_of(path):

@@ -18,6 +18,7 @@ MAX_SESSIONS = 256
 COMMAND_LIMIT = 64 << 20
 OUTPUT_LIMIT = 64 << 20
 LINGER_S = 30.0
+MAX_TIME_S = 30 * 86400.0
 END_GRACE_S = 0.05
 
 
@@ -62,6 +63,8 @@ class Daemon:
         self._sessions = {}
         self._workers = {}
         self._records = Records()
+        self._all_jobs = None
+        self._edits = None
         self._failures = 0
         self._ending = False
         listener.setblocking(False)
@@ -187,7 +190,54 @@ class Daemon:
             record.linger.cancel()
         Follower(self.loop, connection, record, streaming, offset, self._on_nobody_follows)
 
-    def _new_exec(self, exec_id, request, body):
+    def _job(self, request, connection):
+        from . import jobs
+
+        if request.method == "GET":
+            return Body(request, 0, lambda _body: jobs.Poll(self, request, connection, self._jobs().find(request)))
+
+        def start(body):
+            record = self._new_exec(request.text("id"), request, body, timeout_s=MAX_TIME_S)
+            record.digest = sha256(body).digest()
+            record.ends_shell = True
+            job = self._jobs().start(record, self._sessions.get(request.text("session", "main")))
+            connection.answer(200, encode(job.state()))
+
+        return Body(request, COMMAND_LIMIT, start)
+
+    def _job_signal(self, request, connection):
+        def done(_body):
+            from . import jobs
+
+            number = request.number("signal", None, 1, 64)
+            connection.answer(200, encode({"signalled": jobs.signal(self._jobs().find(request), number)}))
+
+        return Body(request, 0, done)
+
+    def _job_list(self, request, connection):
+        return Body(request, 0, lambda _body: connection.answer(200, encode({"jobs": self._jobs().states()})))
+
+    def _jobs(self):
+        if self._all_jobs is None:
+            from .jobs import Jobs
+
+            self._all_jobs = Jobs(self)
+        return self._all_jobs
+
+    def _every_session(self):
+        jobs = () if self._all_jobs is None else self._all_jobs.sessions()
+        return list(self._sessions.values()) + list(jobs)
+
+    def _edit(self, request, connection):
+        from . import edit
+
+        if request.method == "GET":
+            return Body(request, 0, lambda _body: edit.view(self, request, connection))
+        if self._edits is None:
+            self._edits = edit.Edits(self)
+        return Body(request, edit.TEXT_LIMIT, lambda body: self._edits.apply(request, connection, body))
+
+    def _new_exec(self, exec_id, request, body, timeout_s=None):
         command_bytes = request.number("command_bytes", len(body), 0, len(body))
         command = body[:command_bytes]
         if b"\0" in command:
@@ -197,7 +247,7 @@ class Daemon:
             request.text("session", "main"),
             command,
             body[command_bytes:],
-            request.number("timeout_s", None, 0.0, 30 * 86400.0, float),
+            request.number("timeout_s", timeout_s, 0.0, MAX_TIME_S, float),
             request.number("max_output_bytes", 1 << 20, 0, OUTPUT_LIMIT),
         )
 
@@ -236,7 +286,7 @@ class Daemon:
     def _file(self, request, connection):
         from . import files
 
-        return files.read(request, connection) if request.method == "GET" else files.Write(request, connection)
+        return files.read(request, connection) if request.method == "GET" else files.Write(self, request, connection)
 
     def _tree(self, request, connection):
         from . import trees
@@ -293,7 +343,7 @@ class Daemon:
         if on_end is not None:
             on_end(status)
             return
-        for session in self._sessions.values():
+        for session in self._every_session():
             if session.owns(pid):
                 session.adopt(self._foundlings())
                 if session.shell_pid == pid:
@@ -303,7 +353,7 @@ class Daemon:
     def _foundlings(self):
         """Children of ours that are nobody's: what a process that was just reaped has left behind."""
         known = set(self._workers)
-        for session in self._sessions.values():
+        for session in self._every_session():
             known.add(session.shell_pid)
             known.update(pid for pid, _start in session.orphans)
         found = {procs.identity(pid) for pid in procs.children(os.getpid()) if pid not in known}
@@ -324,6 +374,10 @@ _ROUTES = {
     "/exec": {"POST": Daemon._exec},
     "/cancel": {"POST": Daemon._cancel},
     "/reset": {"POST": Daemon._reset},
+    "/job": {"GET": Daemon._job, "POST": Daemon._job},
+    "/job/signal": {"POST": Daemon._job_signal},
+    "/jobs": {"GET": Daemon._job_list},
+    "/edit": {"GET": Daemon._edit, "POST": Daemon._edit},
     "/file": {"GET": Daemon._file, "PUT": Daemon._file},
     "/tree": {"GET": Daemon._tree, "PUT": Daemon._tree},
     "/facts": {"GET": Daemon._facts},

@@ -35,6 +35,31 @@ class Session:
         """The pid of the shell, or None while there is none."""
         return None if self._shell is None else self._shell.pid
 
+    def start_like(self, other):
+        """Begin with the directory and the exported variables that another session has now."""
+        if other._shell is not None:
+            other._shell.settle()
+        self._exports, self._directory = other.exports_and_directory()
+
+    def exports_and_directory(self):
+        """As the last command that ended left them; None where none has."""
+        shell = self._shell
+        exports = self._exports if shell is None or shell.exports is None else shell.exports
+        directory = self._directory if shell is None or shell.directory is None else shell.directory
+        return exports, directory
+
+    def processes(self):
+        """What a signal to the session reaches: the processes below its shell or, without any, the shell."""
+        found = self._orphan_trees()
+        if self._shell is not None:
+            found |= procs.descendants(self._shell.pid) or {procs.identity(self._shell.pid)} - {None}
+        return found
+
+    def end_shell(self):
+        """End the shell if it is still there, and nothing else."""
+        if self._shell is not None:
+            procs.send_signal(self._shell.pid, _signal.SIGKILL)
+
     def prepare(self):
         """Start the shell ahead of the first command."""
         if self._shell is None:
@@ -65,7 +90,7 @@ class Session:
             try:
                 self.prepare()
                 spared = procs.descendants(self._shell.pid) if procs.has_children(self._shell.pid) else frozenset()
-                self._shell.start(record.command, self._last_status, record.stdin)
+                self._shell.start(record.command, self._last_status, record.stdin, record.ends_shell)
             except Refusal as refusal:
                 record.fail(refusal)
                 self._host.exec_ended(record)
@@ -104,12 +129,10 @@ class Session:
 
     def on_process_ended(self, wait_status):
         """The shell's process was reaped: that is the result of the command that ran."""
-        shell, self._shell = self._shell, None
+        shell = self._shell
         shell.process_ended()
-        if shell.exports is not None:
-            self._exports = shell.exports
-        if shell.directory is not None:
-            self._directory = shell.directory
+        self._exports, self._directory = self.exports_and_directory()
+        self._shell = None
         self._last_status = 0
         self._dying = False
         if self._current is not None:
@@ -126,7 +149,7 @@ class Session:
         if self._host.ending:
             record.fail(Refusal("shutting_down"))
         else:
-            record.finish(exit_code, restarted, time.monotonic() - record.started_at)
+            record.finish(exit_code, restarted and not record.ends_shell, time.monotonic() - record.started_at)
         self._host.exec_ended(record)
         self._next()
 

@@ -22,6 +22,7 @@ behind it, lines that report the status. Laws:
 
 import fcntl
 import os
+import select
 import sys
 from _socket import AF_UNIX, SOCK_STREAM, socketpair
 
@@ -115,6 +116,7 @@ class Shell:
         self._unread = b""
         self._nonce = None
         self._exit_trap = b"trap -- '" + BYE
+        self._state_told = True
         self._unsent = b""
         self._stdin_left = b""
         self._stdin_w = None
@@ -161,10 +163,12 @@ class Shell:
         if directory is not None:
             self._write(b"builtin cd -- " + quoted(directory) + b"\n")
 
-    def start(self, command, last_status, stdin):
-        """Run a command; its end is told to the owner by `on_report`, or by the end of the process."""
+    def start(self, command, last_status, stdin, ends_shell=False):
+        """Run a command; its end is told to the owner by `on_report`, or by the end of the process. With `ends_shell`
+        the shell exits behind it, with its status."""
         self._discard_output()
         self._nonce = _nonce()
+        self._state_told = False
         source = b"/dev/null"
         if stdin:
             self._open_stdin(stdin)
@@ -175,7 +179,7 @@ class Shell:
             self._hook()
             + b"_execd_saved=\n_execd_status %d && builtin :\n" % last_status
             + b"builtin eval -- %s <%s >&%d 2>&1 %s\n" % (quoted(text), source, OUTPUT_FD, private)
-            + self._report(b'"${_execd_saved:-$?}"')
+            + (b'builtin exit "${_execd_saved:-$?}"\n' if ends_shell else self._report(b'"${_execd_saved:-$?}"'))
         )
 
     def abort(self, exit_code):
@@ -204,6 +208,16 @@ class Shell:
         if not told.startswith(head):  # removed
             return b"builtin trap -- '%s' EXIT\n" % BYE
         return b"builtin %s%s%s%s\n" % (head, BYE, BEFORE_THEIRS, told[len(head) :].rstrip(b"\n"))
+
+    def settle(self):
+        """Between commands: wait, a fifth of a second at most, for the state that bash tells behind each status."""
+        poll = select.poll()
+        poll.register(self._control.fileno(), select.POLLIN)
+        for _ in range(20):
+            if self._state_told or self._nonce is not None:
+                return
+            if poll.poll(10):
+                self._on_control(READ)
 
     def drain(self):
         """Take what the pipe holds at this moment."""
@@ -278,6 +292,7 @@ class Shell:
                 self.directory = body
             elif kind == b"E":
                 self.exports = body
+                self._state_told = True
         if len(self._unread) > ENV_SAVE_LIMIT:
             self._unread = b""
 

@@ -7,7 +7,7 @@ pipes are skipped and named in the answer. Unpacking never follows a symlink and
 import os
 import stat
 
-from .files import path_of, shown
+from .files import answer_told, make_directories, path_of, shown, tell
 from .loop import READ, WRITE
 from .protocol import (
     FRAME_ERROR,
@@ -130,7 +130,9 @@ class Receive:
         self._loop = daemon.loop
         self._connection = connection
         path = path_of(request)
-        self._worker = Worker(daemon, lambda in_fd, out_fd: _unpack_and_tell(path, in_fd, out_fd), feeds=True)
+        self._worker = Worker(
+            daemon, lambda in_fd, out_fd: tell(out_fd, lambda: _receive(path, daemon.user, in_fd)), feeds=True
+        )
         self._unsent = b""
         self._ended = False
         collect_from(daemon, self._worker, self._done, UNPACK_IDLE_S)
@@ -177,43 +179,31 @@ class Receive:
 
     def _done(self, data):
         self._close_in()
-        if self._connection.closed:
-            return
-        if not data:
-            refusal = Refusal("internal", "the tree could not be unpacked")
-            self._connection.answer(refusal.status, refusal.body())
-            return
-        status, _, body = data.partition(b" ")
-        self._connection.answer(int(status), body)
+        answer_told(self._connection, data, "the tree could not be unpacked")
 
 
-def _unpack_and_tell(path, in_fd, out_fd):
+def _receive(path, user, in_fd):
     import tarfile
 
     try:
         with open(in_fd, "rb", buffering=RELAY_BYTES) as stream:
             with tarfile.open(mode="r|", fileobj=stream, encoding="utf-8", bufsize=RELAY_BYTES) as tar:
-                skipped = _unpack(tar, os.fsdecode(path))
+                skipped = _unpack(tar, os.fsdecode(path), user)
             while stream.read(RELAY_BYTES):
                 pass  # the padding behind the end of the archive
-        answer = b"200 " + encode({"skipped": skipped})
-    except Refusal as refusal:
-        answer = b"%d %s" % (refusal.status, refusal.body())
     except OSError as error:
-        refusal = refusal_of(error, shown(path))
-        answer = b"%d %s" % (refusal.status, refusal.body())
+        raise refusal_of(error, shown(path)) from error
     except (tarfile.TarError, ValueError, EOFError) as error:
-        refusal = Refusal("bad_argument", "the body is not a whole tar stream (%s)" % error)
-        answer = b"%d %s" % (refusal.status, refusal.body())
-    write_all(out_fd, answer)
+        raise Refusal("bad_argument", "the body is not a whole tar stream (%s)" % error) from error
+    return {"skipped": skipped}
 
 
-def _unpack(tar, root):
-    os.makedirs(os.path.dirname(root) or "/", exist_ok=True)
+def _unpack(tar, root, user):
+    make_directories(os.path.dirname(root) or "/", user)
     skipped = []
     directories = []
     for member in tar:
-        target = _target_of(member.name, root)
+        target = _target_of(member.name, root, user)
         if member.isdir():
             if not (os.path.isdir(target) and (target == root or not os.path.islink(target))):
                 _remove(target)
@@ -227,13 +217,18 @@ def _unpack(tar, root):
             os.symlink(member.linkname, target)
         else:
             skipped.append(shown(os.fsencode(member.name)))
+            continue
+        if user is not None:
+            os.lchown(target, user[0], user[1])
+            if member.isreg():
+                os.chmod(target, member.mode & 0o7777)  # a change of owner takes the set-id bits
     for target, member in reversed(directories):
         os.chmod(target, member.mode & 0o7777)
         os.utime(target, (member.mtime, member.mtime))
     return skipped
 
 
-def _target_of(name, root):
+def _target_of(name, root, user):
     parts = [part for part in name.split("/") if part not in ("", ".")]
     if name.startswith("/") or ".." in parts:
         raise Refusal("unsafe_member", shown(os.fsencode(name)))
@@ -242,8 +237,7 @@ def _target_of(name, root):
         target += "/" + part
         if os.path.islink(target):
             raise Refusal("unsafe_member", "a link lies in the way of %s" % shown(os.fsencode(name)))
-        if not os.path.isdir(target):
-            os.mkdir(target)
+        make_directories(target, user)
     return target + "/" + parts[-1] if parts else target
 
 

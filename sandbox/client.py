@@ -19,7 +19,9 @@ from pathlib import Path
 from typing import IO, Any
 from urllib.parse import quote
 
+from sandbox.edit import Edits
 from sandbox.errors import CommandRefused, DaemonError, FileRefused, SandboxLost
+from sandbox.job import Job, split_frames
 from sandbox.provider import DEFAULT_MAX_OUTPUT_BYTES
 from sandbox.spec import Chunk, ExecResult, Facts
 from sandbox.tree import pack, unpack
@@ -27,6 +29,7 @@ from sandbox.wire import Answer, Broken, Wire
 
 _FILE_CODES = frozenset(
     {"not_found", "not_a_file", "is_directory", "denied", "no_space", "not_verified", "os_error", "unsafe_member"}
+    | {"not_text", "exists", "no_match", "many_matches", "changed", "nothing_to_undo"}
 )
 _COMMAND_CODES = frozenset({"bad_argument", "id_reused", "too_many", "no_shell", "cannot_fork", "too_large"})
 _RESUME_DELAYS_S = (0.0, 0.1, 0.5, 1.0, 2.0)
@@ -121,18 +124,18 @@ class ExecdClient:
     async def read(self, path: str, *, offset: int = 0, limit: int | None = None) -> bytes:
         """As `Sandbox.read`."""
         query = f"path={quote(_raw(path))}&offset={offset}" + ("" if limit is None else f"&limit={limit}")
-        return await self._call("GET", "/file?" + query)
+        return await self.call("GET", "/file?" + query)
 
     async def write(self, path: str, data: bytes, *, mode: int | None = None) -> None:
         """As `Sandbox.write`. A symlink is followed: its target is replaced and the link stays."""
         query = f"path={quote(_raw(path))}" + ("" if mode is None else f"&mode={mode:o}")
-        await self._call("PUT", "/file?" + query, data)
+        await self.call("PUT", "/file?" + query, data)
 
     async def upload(self, local: Path, remote: str) -> None:
         """As `Sandbox.upload`. Modes and times travel; a hard link becomes a copy; a directory is merged into."""
         with tempfile.TemporaryFile() as spool:
             await asyncio.to_thread(pack, local, spool)
-            await self._call("PUT", f"/tree?path={quote(_raw(remote))}", spool, wait_s=_TREE_WAIT_S)
+            await self.call("PUT", f"/tree?path={quote(_raw(remote))}", spool, wait_s=_TREE_WAIT_S)
 
     async def download(self, remote: str, local: Path) -> None:
         """As `Sandbox.download`. A member or a symlink that would lead out of `local` is refused."""
@@ -163,14 +166,47 @@ class ExecdClient:
                 if attempt == 2:
                     raise await self._lost("the connection broke during a download", error) from error
 
+    @property
+    def edit(self) -> Edits:
+        """Edits of text files: view, create, replace, insert, undo."""
+        return Edits(self)
+
+    async def start(
+        self,
+        command: str | bytes,
+        *,
+        timeout_s: float | None = None,
+        stdin: bytes = b"",
+        max_output_bytes: int = DEFAULT_MAX_OUTPUT_BYTES,
+        session: str = "main",
+    ) -> Job:
+        """Start a job: a command in a shell of its own that nobody needs to wait for.
+
+        It begins with the directory and the exported variables of `session`. `timeout_s` None: until it ends.
+        """
+        body = _raw(command)
+        job = Job(self, secrets.token_hex(16))
+        query = f"id={job.id}&session={quote(session)}&command_bytes={len(body)}&max_output_bytes={max_output_bytes}"
+        query += "" if timeout_s is None else f"&timeout_s={timeout_s!r}"
+        await self.call("POST", "/job?" + query, body + stdin)
+        return job
+
+    def job(self, job_id: str) -> Job:
+        """The job that was started under this id, by whichever client. Nothing is asked yet."""
+        return Job(self, job_id)
+
+    async def jobs(self) -> tuple[Job, ...]:
+        """Every job of the sandbox, in the order of their starts."""
+        return tuple(Job(self, str(raw["id"])) for raw in _object(await self.call("GET", "/jobs"))["jobs"])
+
     async def facts(self, *, canary: tuple[str, int] | None = None) -> Facts:
         """As `Sandbox.facts`."""
         query = "" if canary is None else f"?canary_host={quote(canary[0])}&canary_port={canary[1]}"
-        return facts_of(_object(await self._call("GET", "/facts" + query)))
+        return facts_of(_object(await self.call("GET", "/facts" + query)))
 
     async def reset(self, *, session: str = "main") -> None:
         """Kill everything that the session runs. Its next command gets a new shell with the base environment."""
-        await self._call("POST", f"/reset?session={quote(session)}")
+        await self.call("POST", f"/reset?session={quote(session)}")
 
     async def aclose(self) -> None:
         """Wait, for a bounded time, until cancelled commands are killed, then close the connections."""
@@ -194,9 +230,12 @@ class ExecdClient:
             raw=raw,
         )
 
-    async def _call(self, method: str, target: str, content: bytes | IO[bytes] = b"", *, wait_s: float = 30.0) -> bytes:
-        """The body that answers one idempotent request, which is sent a second time when its connection broke."""
-        for attempt in (1, 2):
+    async def call(
+        self, method: str, target: str, content: bytes | IO[bytes] = b"", *, wait_s: float = 30.0, repeat: bool = True
+    ) -> bytes:
+        """The body that answers one request. `repeat`: send it again, once, when its connection broke, since it is
+        idempotent or carries an id."""
+        for last in (False, True) if repeat else (True,):
             body = content if isinstance(content, bytes) else _pieces(content)
             try:
                 async with self._wire.request(method, target, body, wait_s=wait_s) as answer:
@@ -205,7 +244,7 @@ class ExecdClient:
                         raise _refused(data)
                     return data
             except Broken as error:
-                if attempt == 2:
+                if last:
                     what = f"the connection broke during {method} {target.partition('?')[0]}"
                     raise await self._lost(what, error) from error
         raise AssertionError("unreachable")
@@ -350,12 +389,8 @@ async def _frames(answer: Answer) -> AsyncIterator[tuple[bytes, bytes]]:
     buffer = bytearray()
     async for data in answer.pieces():
         buffer += data
-        while len(buffer) >= 5:
-            end = 5 + int.from_bytes(buffer[1:5], "big")
-            if len(buffer) < end:
-                break
-            yield bytes(buffer[:1]), bytes(buffer[5:end])
-            del buffer[:end]
+        for whole in split_frames(buffer):
+            yield whole
 
 
 def _raw(text: str | bytes) -> bytes:
