@@ -175,6 +175,7 @@ environment() {
   export LC_ALL=C HOME=$private XDG_CONFIG_HOME=$private
   export GIT_CONFIG_NOSYSTEM=1 GIT_CONFIG_GLOBAL=/dev/null GIT_ATTR_NOSYSTEM=1 GIT_NO_LAZY_FETCH=1 GIT_TERMINAL_PROMPT=0
   umask 022
+  ulimit -v 4194304  # KiB: what a delta of a few bytes can unfold to has no other bound
 }
 
 say() { printf '%s\n' "$@"; }

@@ -87,11 +87,11 @@ def _first_leaf(error: BaseException) -> BaseException:
 def _exit_code(error: BaseException) -> int | None:
     """The exit status for an error that we know; None for a defect, whose traceback is wanted."""
     from grader.errors import GraderError, LedgerUnwritable
-    from sandbox.errors import ProviderUnavailable, SandboxError
+    from sandbox.errors import ImageError, ProviderUnavailable, SandboxError
     from tasksets.errors import TaskSetError
 
     leaf = _first_leaf(error)
-    if isinstance(leaf, ProviderUnavailable):  # the machine needs setting up; trying again cannot help
+    if isinstance(leaf, ProviderUnavailable | ImageError):  # the machine or an input must be mended first
         return Exit.USAGE
     if isinstance(leaf, SandboxError | LedgerUnwritable):
         return Exit.INFRASTRUCTURE

@@ -75,6 +75,9 @@ class Rejected:
 MAX_BYTES = 32 * 1024 * 1024
 """A larger patch is refused whole, never cut."""
 
+MAX_INFLATED_BYTES = 256 * 1024 * 1024
+"""What the binary hunks of a patch may hold in all, by their own word. git stops at a hunk that holds more."""
+
 
 def parse(data: bytes) -> Patch | Rejected:
     """The patch's changes, or why it is refused. White space alone is the empty patch."""
@@ -102,7 +105,7 @@ class _Refusal(Exception):
 
 _HUNK = re.compile(rb"@@ -\d+(?:,(\d+))? \+\d+(?:,(\d+))? @@")
 _BINARY_DIFFERS = re.compile(rb"Binary files .* differ\r?$")
-_BINARY_BLOCK = re.compile(rb"(?:literal|delta) \d+\r?$")
+_BINARY_BLOCK = re.compile(rb"(?:literal|delta) (\d+)\r?$")
 
 # GNU patch takes a last hunk whose final blank context lines were chopped off, up to this many.
 _CHOPPED_LINES = 3
@@ -144,6 +147,7 @@ class _Reader:
             self.lines.pop()
         self.at = 0
         self.without_data: list[int] = []
+        self.inflated = 0
 
     def changes(self) -> Iterator[FileChange]:
         """One change per file section. Text between sections (mail headers, prose) is skipped, as git does."""
@@ -253,14 +257,22 @@ class _Reader:
         started = self.at + 1
         self.at += 1
         blocks = 0
-        while self.at < len(self.lines) and _BINARY_BLOCK.match(self.lines[self.at]):
+        while self.at < len(self.lines) and (block := _BINARY_BLOCK.match(self.lines[self.at])):
             blocks += 1
+            self._count_inflated(block[1])
             self.at += 1
             while self.at < len(self.lines) and self.lines[self.at].strip():
                 self.at += 1
             self.at += 1  # the blank line that ends a block
         if not blocks:
             self.without_data.append(started)
+
+    def _count_inflated(self, size: bytes) -> None:
+        self.inflated += int(size) if len(size) < 12 else MAX_INFLATED_BYTES + 1
+        if self.inflated > MAX_INFLATED_BYTES:
+            raise _Refusal(
+                RejectReason.TOO_LARGE, f"its binary hunks hold more than {MAX_INFLATED_BYTES >> 20} MiB once inflated"
+            )
 
     def _note_bare_binary(self, line: bytes) -> bool:
         """Whether the line says that binary files differ, in place of their data."""

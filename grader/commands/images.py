@@ -56,7 +56,7 @@ def build_images(
     state_dir: StateDir = None,
     as_json: Json = False,
 ) -> int:
-    """Build the images of recipes. What is built already is only named. Exit status 4 when a build failed."""
+    """Build the images of recipes. What is built already is only named. Exit status 2 when a recipe failed."""
     from functools import partial
 
     import anyio
@@ -71,7 +71,7 @@ def build_images(
         write_table(("TASK", "SECONDS", "IMAGE"), rows, sys.stdout)
     failed = sum(one.error is not None for one in built)
     sys.stderr.write(f"{len(built) - failed} of {len(built)} recipes have their image\n")
-    return Exit.INFRASTRUCTURE if failed else Exit.DONE
+    return Exit.USAGE if failed else Exit.DONE
 
 
 @images_app.command(name="import")

@@ -54,7 +54,8 @@ def report(files: DemoFiles, graded: dict[tuple[str, str], dict[str, object]]) -
         return 1
     console.print("Every verdict is as declared. What to type next:\n")
     console.print("  .venv/bin/grader report demo              the same run, with its denominators", highlight=False)
-    console.print("  .venv/bin/grader tasks check runs/demo-tasks/tasks.jsonl", highlight=False)
+    checked = f"  .venv/bin/grader tasks check {files.taskset} --recipes {files.recipes}"
+    console.print(checked, highlight=False, soft_wrap=True)
     console.print("  .venv/bin/grader grade --help             your own task set and patches", highlight=False)
     return 0
 

@@ -14,7 +14,7 @@ from grader.cli import main
 from grader.errors import LedgerUnwritable, UsageError
 from grader.revision import code_revision, files_digest
 from grader.verdict import Outcome
-from sandbox.errors import CreateError, ProviderUnavailable
+from sandbox.errors import CreateError, ImageError, ProviderUnavailable
 from tests.grader.gradings import grading
 from tests.grader.rows import task_row
 from tests.grader.test_exports import asked
@@ -188,6 +188,7 @@ def test_a_closed_stdout_is_no_traceback(place: Path) -> None:
     [
         (UsageError("wrong"), 2),
         (ProviderUnavailable("no namespaces"), 2),
+        (ImageError("no such image"), 2),
         (CreateError("no room", phase="start"), 4),
         (LedgerUnwritable("disk full"), 4),
         (ExceptionGroup("several", [ExceptionGroup("inner", [ProviderUnavailable("no namespaces")])]), 2),

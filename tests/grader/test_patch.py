@@ -138,6 +138,13 @@ def test_binary_changes_without_data_are_noted(data: bytes) -> None:
     assert b"i" in parsed.touched
 
 
+@pytest.mark.parametrize("size", [b"268435457", b"9" * 5000])
+def test_a_patch_that_inflates_without_bound_is_refused(size: bytes) -> None:
+    """A small patch whose binary hunks claim more than a sandbox should unpack is refused by name."""
+    block = b"literal %s\nKcmZQz\n\n" % size
+    assert RejectReason.TOO_LARGE == reason_of(b"diff --git a/i b/i\nindex 1..2 100644\nGIT binary patch\n" + block)
+
+
 def test_a_huge_patch_is_refused_whole() -> None:
     """A patch beyond the limit is refused by name; one at the limit is read."""
     assert reason_of(MODIFY + b"x" * (MAX_BYTES + 1 - len(MODIFY))) == RejectReason.TOO_LARGE
