@@ -286,7 +286,7 @@ class KubernetesProvider:
             client=client,
             node=running.node or "",
             address=(running.ip or "", self.config.port),
-            released=ticket.released,
+            ended_because=lambda: "released" if ticket.released.is_set() else None,
         )
 
     async def _ending(self, ticket: Ticket, owner: Owner, uid: str) -> Ending | None:

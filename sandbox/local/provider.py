@@ -23,11 +23,11 @@ import anyio
 import anyio.to_thread
 import structlog
 
+from sandbox.box import DaemonSandbox
 from sandbox.bundle import bundle
 from sandbox.client import ExecdClient
 from sandbox.errors import CreateError, SandboxError
 from sandbox.local import host
-from sandbox.local.box import LocalSandbox
 from sandbox.local.cell import Cell, Request
 from sandbox.local.image import StoredImage
 from sandbox.local.limits import choose_cpus
@@ -110,7 +110,7 @@ class LocalProvider:
                 self._log.warning("left behind; the next start tries again", error=str(left))
 
     @contextlib.asynccontextmanager
-    async def sandbox(self, spec: SandboxSpec, *, acquire_timeout_s: float = 120.0) -> AsyncIterator[LocalSandbox]:
+    async def sandbox(self, spec: SandboxSpec, *, acquire_timeout_s: float = 120.0) -> AsyncIterator[DaemonSandbox]:
         async with self._held(Ticket(_new_id(), spec), acquire_timeout_s) as box:
             yield box
 
@@ -125,7 +125,7 @@ class LocalProvider:
         workdir: str | None = None,
         lifetime_s: float = 3600.0,
         acquire_timeout_s: float = 120.0,
-    ) -> AsyncIterator[LocalSandbox]:
+    ) -> AsyncIterator[DaemonSandbox]:
         """A sandbox over `image` whose writes are kept in `upper`, to become a layer once the `with` has ended.
 
         `upper` is the absolute path of an existing, empty directory. Its parent is the caller's, on a file system that
@@ -142,7 +142,7 @@ class LocalProvider:
             await ticket.gone.wait()
 
     @contextlib.asynccontextmanager
-    async def _held(self, ticket: Ticket, acquire_timeout_s: float) -> AsyncIterator[LocalSandbox]:
+    async def _held(self, ticket: Ticket, acquire_timeout_s: float) -> AsyncIterator[DaemonSandbox]:
         self._own(ticket)
         try:
             with anyio.move_on_after(acquire_timeout_s):
@@ -216,7 +216,7 @@ class LocalProvider:
         self._cells[ticket.sandbox_id] = cell
         return cell
 
-    async def _await_daemon(self, ticket: Ticket, cell: Cell, client: ExecdClient) -> LocalSandbox:
+    async def _await_daemon(self, ticket: Ticket, cell: Cell, client: ExecdClient) -> DaemonSandbox:
         """Wait until the daemon answers, and keep what it says about itself: the proof of never used."""
         await cell.process.spawned.wait()
         ticket.clock.enter("daemon")
@@ -233,7 +233,7 @@ class LocalProvider:
             execs_before=health.execs,
             handovers=1,
         )
-        return LocalSandbox(ticket.spec, identity, ticket.clock.times(), cell.unenforced, client, cell.ended_because)
+        return DaemonSandbox(ticket.spec, identity, ticket.clock.times(), cell.unenforced, client, cell.ended_because)
 
     async def _watch(self, ticket: Ticket, cell: Cell) -> None:
         """Wait for the caller's release; end the sandbox when its lifetime is over."""

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import anyio
 
+from sandbox.box import DaemonSandbox
 from sandbox.errors import AcquireTimeout
-from sandbox.local.box import LocalSandbox
 from sandbox.local.image import StoredImage
 from sandbox.spec import PhaseTimes, SandboxSpec
 
@@ -59,10 +59,10 @@ class Ticket:
     """Nothing runs in it any more; for an image build, nothing but the kept upper directory is left."""
     creating: anyio.CancelScope = field(default_factory=anyio.CancelScope)
     """The create runs in it. Releasing cancels it: nobody waits for what nobody wants."""
-    box: LocalSandbox | None = None
+    box: DaemonSandbox | None = None
     error: Exception | None = None
 
-    def hand_over(self, box: LocalSandbox) -> None:
+    def hand_over(self, box: DaemonSandbox) -> None:
         self.box = box
         self.settled.set()
 
@@ -75,7 +75,7 @@ class Ticket:
         self.released.set()
         self.creating.cancel()
 
-    def result(self, *, acquire_timeout_s: float) -> LocalSandbox:
+    def result(self, *, acquire_timeout_s: float) -> DaemonSandbox:
         """The sandbox, or the reason why there is none, raised."""
         if self.error is not None:
             raise self.error

@@ -1,4 +1,4 @@
-"""The local sandbox that a caller holds: who it is, how it came to be, and the daemon's client under its own name."""
+"""The sandbox that a caller holds: who it is, how it came to be, and the daemon's client under its own name."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from sandbox.spec import Chunk, ExecResult, Facts, Identity, PhaseTimes, Sandbox
 
 
 @dataclass(frozen=True)
-class LocalSandbox:
-    """A `Sandbox` on this machine."""
+class DaemonSandbox:
+    """A `Sandbox` whose execd is reached by an `ExecdClient`, whichever provider made it."""
 
     spec: SandboxSpec
     identity: Identity
