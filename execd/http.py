@@ -271,6 +271,7 @@ class Connection:
     def _next_request(self):
         self._answered = False
         self._request = None
+        self._paused = False  # the last request's sink may have ended while it was full
         if self._closing:
             self._shut()
             return

@@ -348,6 +348,8 @@ class Daemon:
                 session.adopt(self._foundlings())
                 if session.shell_pid == pid:
                     session.on_process_ended(status)
+                    if session.blank and self._sessions.get(session.name) is session:
+                        del self._sessions[session.name]
                 return
 
     def _foundlings(self):

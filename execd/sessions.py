@@ -35,6 +35,11 @@ class Session:
         """The pid of the shell, or None while there is none."""
         return None if self._shell is None else self._shell.pid
 
+    @property
+    def blank(self):
+        """Whether there is nothing to keep: a session that was reset and runs nothing."""
+        return self._shell is None and self._current is None and not self._waiting and self._directory is None
+
     def start_like(self, other):
         """Begin with the directory and the exported variables that another session has now."""
         if other._shell is not None:
@@ -131,7 +136,7 @@ class Session:
         """The shell's process was reaped: that is the result of the command that ran."""
         shell = self._shell
         shell.process_ended()
-        self._exports, self._directory = self.exports_and_directory()
+        self._exports, self._directory = (None, None) if self._dying else self.exports_and_directory()
         self._shell = None
         self._last_status = 0
         self._dying = False
@@ -216,7 +221,6 @@ class Session:
             self._current.cancelled = True
         self._exports = self._directory = None
         if self._shell is not None:
-            self._shell.exports = self._shell.directory = None
             self._dying = True  # what comes next waits until the old shell is reaped
             self.kill_tree()
         procs.kill_trees(self._orphan_trees)

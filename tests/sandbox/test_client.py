@@ -126,6 +126,33 @@ async def test_a_reset_forgets_everything(client: ExecdClient) -> None:
     assert 1 == result.exit_code
 
 
+async def test_a_session_that_was_reset_takes_no_place(tmp_path: Path) -> None:
+    """More sessions than there may be at once can be had one after the other."""
+    with daemon(tmp_path) as fresh:
+        async with fresh.client() as client:
+            for number in range(270):
+                await client.run("true", timeout_s=60, session=f"{number}")
+                await client.reset(session=f"{number}")
+            await client.run("true", timeout_s=60)
+            assert 5 > len((await client.health()).raw["sessions"])  # type: ignore[arg-type]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files to another user")
+async def test_what_is_written_belongs_to_the_user_of_the_commands(tmp_path: Path) -> None:
+    """With `user` set, written, created and uploaded files, and the parents made for them, are that user's."""
+    tmp_path.chmod(0o777)
+    (tmp_path / "tree/sub").mkdir(parents=True)
+    (tmp_path / "tree/sub/f").write_bytes(b"x")
+    with daemon(tmp_path / "daemon", user="65534:65534") as started:
+        async with started.client() as client:
+            await client.write(str(tmp_path / "a/b/c"), b"x")
+            await client.edit.create(str(tmp_path / "e"), "x")
+            await client.upload(tmp_path / "tree", str(tmp_path / "copy"))
+            assert b"65534\n" == (await client.run("id -u", timeout_s=30)).output
+    names = ["a", "a/b", "a/b/c", "e", "copy", "copy/sub", "copy/sub/f"]
+    assert {(65534, 65534)} == {((status := (tmp_path / name).stat()).st_uid, status.st_gid) for name in names}
+
+
 async def test_a_reset_reaches_what_ended_shells_left(client: ExecdClient) -> None:
     """Background processes of shells that ended die too, in whatever session of the system, and their children."""
     marker = f"34567.{random.randrange(10**6)}"
@@ -274,6 +301,18 @@ async def test_a_tree_comes_back_as_it_went(client: ExecdClient, tmp_path: Path)
     await client.upload(source, str(tmp_path / "inside"))
     await client.download(str(tmp_path / "inside"), tmp_path / "back")
     assert _manifest(source) == _manifest(tmp_path / "inside") == _manifest(tmp_path / "back")
+
+
+async def test_a_run_after_an_upload_is_answered_at_once(client: ExecdClient, tmp_path: Path) -> None:
+    """However full the way to the unpacking child was at the end: the same connection takes the next request."""
+    (tmp_path / "tree").mkdir()
+    for number in range(50):
+        (tmp_path / f"tree/{number}").write_bytes(bytes(20_000))
+    for _ in range(5):
+        await client.upload(tmp_path / "tree", str(tmp_path / "there"))
+        begun = time.monotonic()
+        assert 0 == (await client.run("true", timeout_s=60)).exit_code
+        assert time.monotonic() - begun < 15
 
 
 async def test_a_tree_that_would_leave_its_place_is_refused(client: ExecdClient, tmp_path: Path) -> None:
