@@ -10,6 +10,7 @@ Cases are data. Each runs in a session of its own in any object with the `Sandbo
 
 from __future__ import annotations
 
+import asyncio
 import time
 from dataclasses import dataclass
 from typing import Protocol
@@ -58,6 +59,8 @@ class Case:
     name: str
     steps: tuple[Step, ...]
     needs_isolation: bool = False
+    slow: bool = False
+    """It moves a gigabyte or makes many files: minutes on a busy machine."""
 
 
 async def run_case(box: Runs, case: Case) -> None:
@@ -105,8 +108,24 @@ def _shown(result: ExecResult) -> str:
     )
 
 
-def _case(name: str, *steps: Step, needs_isolation: bool = False) -> Case:
-    return Case(name, steps, needs_isolation)
+async def run_parallel_sessions(box: Runs, sessions: int = 50) -> None:
+    """Run as many sessions at once, each with a state and an output of its own. Raises AssertionError."""
+
+    async def one(number: int) -> None:
+        first = f"x={number}; cd /usr; export Y=$x; f() {{ echo f$x; }}; sleep 1; echo $x"
+        for command, expected in (
+            (first, f"{number}\n"),
+            ('echo "$x $PWD $Y $(f)"', f"{number} /usr {number} f{number}\n"),
+        ):
+            result = await box.run(command, timeout_s=120, session=f"parallel {number}")
+            if result.output != expected.encode():
+                raise AssertionError(f"session {number}: {command!r} should give {expected!r}; got {_shown(result)}")
+
+    await asyncio.gather(*(one(number) for number in range(sessions)))
+
+
+def _case(name: str, *steps: Step, needs_isolation: bool = False, slow: bool = False) -> Case:
+    return Case(name, steps, needs_isolation, slow)
 
 
 S = Step
@@ -385,4 +404,27 @@ LIMITS = (
     ),
 )
 
-CASES: tuple[Case, ...] = STATE + ENDS + TEXT + STREAMS + TIME + LIMITS
+LARGE = (
+    _case(
+        "a gigabyte of output",
+        S(
+            "echo first; head -c 1000000000 /dev/zero; echo last",
+            has=b"\0last\n",
+            truncated=True,
+            output_bytes=1_000_000_011,
+            max_output_bytes=1 << 16,
+            timeout_s=600.0,
+        ),
+        S("echo on", b"on\n"),
+        slow=True,
+    ),
+    _case(
+        "a hundred thousand files",
+        S('d=$(mktemp -d); cd "$d"; seq 100000 | xargs touch; ls | wc -l', b"100000\n", timeout_s=600.0),
+        S("set -- *; echo $#; x=(*); echo ${#x[@]}; ls | tail -n 1", b"100000\n100000\n99999\n", timeout_s=600.0),
+        S('cd /; rm -rf "$d"; echo on', b"on\n", timeout_s=600.0),
+        slow=True,
+    ),
+)
+
+CASES: tuple[Case, ...] = STATE + ENDS + TEXT + STREAMS + TIME + LIMITS + LARGE

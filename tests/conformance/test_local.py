@@ -11,6 +11,7 @@ import pytest
 
 from sandbox import LocalConfig, SandboxSpec, open_provider
 from sandbox.testing import CHECKS, LIFECYCLE_CHECKS, Check, LifecycleCheck, LifecycleSubject, Subject
+from sandbox.torture import CASES, run_case
 from tests.sandbox.local.leftovers import leftovers
 
 HOST = SandboxSpec(image="host")
@@ -44,6 +45,16 @@ def name(check: Callable[..., object]) -> str:
 async def test_a_provider_does_what_the_law_says(check: Check, subject: Subject) -> None:
     """The claim is the check's own docstring."""
     await check(subject)
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("part", ["isolated", pytest.param("whole", marks=pytest.mark.slow)])
+async def test_the_shell_does_not_lie_in_a_sandbox(part: str, subject: Subject) -> None:
+    """The torture cases that need a sandbox of their own pass in one; so does, slowly, the whole suite."""
+    cases = [case for case in CASES if (case.needs_isolation if part == "isolated" else not case.slow)]
+    for case in cases:
+        async with subject.provider.sandbox(subject.spec) as box:
+            await run_case(box, case)
 
 
 @pytest.mark.anyio
