@@ -241,9 +241,14 @@ class OwnershipMachine(RuleBasedStateMachine):
         # A server drops what is older than its longest time-out. That it then answers is not certain.
         self.server.creates = [at for at in self.server.creates if self.now < at + DOUBT_S]
         if self.claim.sending and self.now >= self.claim.sent_at + DOUBT_S:
+            self.hang_up()
             self.tell(CreateUnknown())
         if self.wake_at is not None and self.now >= self.wake_at:
             self.tell(TimePassed())
+
+    def hang_up(self) -> None:
+        """Wait for the create's answer no more: it cannot come as the answer to a later one."""
+        self.server.replies = [one for one in self.server.replies if one.kind != "create"]
 
     @rule()
     def turn_comes(self) -> None:
@@ -270,7 +275,7 @@ class OwnershipMachine(RuleBasedStateMachine):
     @rule()
     def the_answer_to_a_create_is_lost(self) -> None:
         """A 5xx before or after the store, a cut connection, a client time-out: the request may be under way."""
-        self.server.replies = [one for one in self.server.replies if one.kind != "create"]
+        self.hang_up()
         self.pass_time(0.01)
         self.tell(CreateUnknown())
 
