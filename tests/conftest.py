@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 from hypothesis import settings
 
-settings.register_profile("shared-machine", deadline=None)  # a busy machine is no fault of the code
+# A busy machine is no fault of the code, hence no deadline. CI tries the same examples for the same commit; elsewhere
+# each run searches further.
+settings.register_profile("shared-machine", deadline=None, derandomize="CI" in os.environ)
 settings.load_profile("shared-machine")
 
 SHARED_DATA = Path(__file__).resolve().parents[2] / "shared" / "data"

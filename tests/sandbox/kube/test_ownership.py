@@ -352,6 +352,8 @@ class OwnershipMachine(RuleBasedStateMachine):
                 self.a_reply(self.server.replies.pop(0).event)
             elif self.server.log:
                 self.tell(self.server.log.pop(0))
+            elif self.server.terminating and self.server.pod is not None:
+                self.the_node_finishes()
             else:
                 self.pass_time(1.0)
                 self.tell(TimePassed())
