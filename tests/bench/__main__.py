@@ -10,7 +10,7 @@ import tempfile
 from collections.abc import Iterable
 from pathlib import Path
 
-from tests.bench import grading, local
+from tests.bench import execd, grading, local
 from tests.bench.measure import Measurement
 
 PAGE = Path("docs/benchmarks.md")
@@ -20,6 +20,7 @@ def main() -> None:
     """Measure everything and write the page."""
     with tempfile.TemporaryDirectory(prefix="sandman-bench-") as folder:
         rows = asyncio.run(local.measure(Path(folder) / "state"))
+        rows += asyncio.run(execd.measure(Path(folder)))
         rows += grading.measure(Path(folder))
     table = "\n".join(_table(rows))
     print(table)

@@ -9,6 +9,7 @@ import os
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -61,6 +62,8 @@ class Running:
 
     process: subprocess.Popen[bytes]
     port: int
+    started_at: float
+    """By `time.perf_counter`, just before the process was started."""
 
     @contextlib.asynccontextmanager
     async def client(self, token: str = TOKEN) -> AsyncIterator[ExecdClient]:
@@ -90,6 +93,7 @@ def daemon(folder: Path, python: str = sys.executable, **config: object) -> Iter
     with socket.create_server(("127.0.0.1", 0), backlog=128) as listener:
         os.write(config_w, json.dumps(start).encode())
         os.close(config_w)
+        started_at = time.perf_counter()
         process = subprocess.Popen(
             daemon_argv(python, str(zipapp), listen_fd=listener.fileno(), config_fd=config_r),
             pass_fds=(listener.fileno(), config_r),
@@ -98,7 +102,7 @@ def daemon(folder: Path, python: str = sys.executable, **config: object) -> Iter
         os.close(config_r)
         port = listener.getsockname()[1]
     try:
-        yield Running(process, port)
+        yield Running(process, port, started_at)
     finally:
         process.terminate()
         try:

@@ -1,0 +1,104 @@
+"""`python -m tests.bench.torture` writes docs/torture.md: each case of the torture suite, ours and SWE-ReX's answer."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import tempfile
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from sandbox import LocalConfig, SandboxSpec, open_provider
+from sandbox.torture import CASES, Case, run_case
+from tests.bench import swerex
+
+PAGE = Path("docs/torture.md")
+CASE_S = 45.0
+HEAD = """# The torture suite
+
+Written by `python -m tests.bench.torture`. Each case of `sandbox/torture.py`, run in the local provider and, where it
+can be installed and a case harms nothing outside a sandbox, in SWE-ReX's local runtime (of PyPI, as it comes). Exit
+codes and output are compared alike for both; SWE-ReX has no stdin, no output cap and no restart, so that cases which
+need those are not asked of it, CR LF in its output counts as LF, and a final newline that it strips is not held
+against it.
+
+| case | execd | SWE-ReX |
+| --- | --- | --- |
+"""
+
+
+async def ours(cases: list[Case]) -> dict[str, str]:
+    """What execd answers, each case in a sandbox of its own."""
+    answers = {}
+    with tempfile.TemporaryDirectory() as folder:
+        async with open_provider(LocalConfig(state_dir=Path(folder))) as provider:
+            for case in cases:
+                async with provider.sandbox(SandboxSpec(image="host")) as box:
+                    try:
+                        await run_case(box, case)
+                        answers[case.name] = "right"
+                    except AssertionError as error:
+                        answers[case.name] = f"wrong: {error}"
+    return answers
+
+
+def theirs(cases: list[Case]) -> dict[str, str]:
+    """What SWE-ReX answers; empty where it cannot be had."""
+    asked = [case for case in cases if _can_be_asked(case)]
+    steps = {case.name: [[str(step.command), step.timeout_s] for step in case.steps] for case in asked}
+    with tempfile.TemporaryDirectory() as folder:
+        python = swerex.install(Path(folder) / "swerex")
+        if python is None:
+            return {}
+        said: dict[str, list[Any]] = {}
+        with ThreadPoolExecutor(2) as pool:  # a process for each case: what hangs or dies takes no other along
+            for answer in pool.map(lambda item: swerex.ask(python, {"cases": dict([item])}, CASE_S), steps.items()):
+                said |= answer["cases"]
+    return {case.name: _judged(case, said.get(case.name, ["no answer"])) for case in asked}
+
+
+def _can_be_asked(case: Case) -> bool:
+    usual = all(isinstance(s.command, str) and not s.stdin and s.max_output_bytes == 1 << 20 for s in case.steps)
+    return usual and not case.needs_isolation and not case.slow
+
+
+def _judged(case: Case, said: list[Any]) -> str:
+    for step, answer in zip(case.steps, [*said, *["no answer"] * len(case.steps)], strict=False):
+        if isinstance(answer, str):
+            if step.timed_out and answer == "CommandTimeoutError":
+                continue
+            return f"{answer} at `{_shown(step.command)}`"
+        exit_code, output = answer[0], answer[1].encode("utf-8", "replace").replace(b"\r\n", b"\n").rstrip(b"\n")
+        if step.exit_code is not None and exit_code != step.exit_code:
+            return f"exit code {exit_code} for {step.exit_code} at `{_shown(step.command)}`"
+        expected = step.output if step.output is not None else step.has
+        found = expected is None or (
+            expected.rstrip(b"\n") == output if step.output is not None else expected in output
+        )
+        if not found:
+            return f"other output at `{_shown(step.command)}`"
+    return "right"
+
+
+def _shown(command: str | bytes) -> str:
+    text = " ".join(str(command).split())
+    return (text if len(text) < 50 else text[:47] + "...").replace("|", "\\|").replace("`", "'")
+
+
+def main() -> int:
+    """Ask both and write the page. Exit code 1 when ours is wrong anywhere."""
+    cases = [case for case in CASES if not case.slow]
+    mine = asyncio.run(ours(cases))
+    others = theirs(cases)
+    lines = [f"| {case.name} | {mine[case.name]} | {others.get(case.name, 'not asked')} |" for case in cases]
+    right = sum(answer == "right" for answer in mine.values())
+    their_right = sum(answer == "right" for answer in others.values())
+    tail = f"\nexecd: {right} of {len(mine)} right. SWE-ReX: {their_right} of {len(others)} that it was asked.\n"
+    PAGE.write_text(HEAD + "\n".join(lines) + "\n" + tail, encoding="utf-8")
+    print(tail.strip())
+    return 0 if right == len(mine) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
