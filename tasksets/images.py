@@ -144,13 +144,27 @@ def recipes_by_task(path: Path) -> dict[str, Recipe]:
     return recipes
 
 
+_OWN_NETWORK = re.compile(r"\bunshare -n\s")
+_NO_NETWORK_NEEDS_NO_UNSHARE = """\
+unshare() {
+  if [ "$1" = -n ] && [ -z "$(sed '1,2d; /^ *lo:/d' /proc/net/dev)" ]; then shift; "$@"; else command unshare "$@"; fi
+}"""
+"""Recipes that were made on a bare host cut the network with `unshare -n`, which no sandbox may call. A sandbox with
+egress denied has no network to cut; where there is one the command fails as it would have."""
+
+
 def with_recipe(task: Task, recipe: Recipe, image: str) -> Task:
     """`task` as `recipe` runs it, on the built `image`: its test command, its set-up, its ids.
 
     The log parser is the recipe's, else the task's own, else pytest's.
     """
     parser = recipe.parser or (task.plan.parser if task.plan else "parse_log_pytest")
-    plan = TestPlan(setup=recipe.reinstall_after_patch or "", test_command=recipe.test_cmd, parser=parser)
+    setup = recipe.reinstall_after_patch or ""
+    if _OWN_NETWORK.search(recipe.test_cmd):
+        setup = f"{_NO_NETWORK_NEEDS_NO_UNSHARE}\n{setup}"
+    plan = TestPlan(setup, recipe.test_cmd, parser)
+    if task.plan is not None:
+        plan = dataclasses.replace(plan, test_files=task.plan.test_files, eval_type=task.plan.eval_type)
     return dataclasses.replace(
         task,
         image=image,
