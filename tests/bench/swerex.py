@@ -33,8 +33,8 @@ def ask(python: Path, request: dict[str, Any], timeout_s: float = RUN_S) -> dict
             [python, "-I", SIDE], input=json.dumps(request).encode(), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
             timeout=timeout_s, check=True, start_new_session=True,
         )  # fmt: skip
-    except (OSError, subprocess.SubprocessError) as error:
+        answer: dict[str, Any] = json.loads(done.stdout)
+    except (OSError, ValueError, subprocess.SubprocessError) as error:
         print(f"SWE-ReX gave no answer: {type(error).__name__}", file=sys.stderr)
         return {"times": {}, "cases": {}}
-    answer: dict[str, Any] = json.loads(done.stdout)
     return answer

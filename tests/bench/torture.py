@@ -20,8 +20,9 @@ HEAD = """# The torture suite
 Written by `python -m tests.bench.torture`. Each case of `sandbox/torture.py`, run in the local provider and, where it
 can be installed and a case harms nothing outside a sandbox, in SWE-ReX's local runtime (of PyPI, as it comes). Exit
 codes and output are compared alike for both; SWE-ReX has no stdin, no output cap and no restart, so that cases which
-need those are not asked of it, CR LF in its output counts as LF, and a final newline that it strips is not held
-against it.
+need those are not asked of it. SWE-ReX adds line ends in front of and behind every output; that is not held against it
+here: line ends at both ends of an output are left out of the comparison, and CR LF counts as LF. "EOF" is pexpect's
+word for a session that has ended for good.
 
 | case | execd | SWE-ReX |
 | --- | --- | --- |
@@ -69,13 +70,11 @@ def _judged(case: Case, said: list[Any]) -> str:
             if step.timed_out and answer == "CommandTimeoutError":
                 continue
             return f"{answer} at `{_shown(step.command)}`"
-        exit_code, output = answer[0], answer[1].encode("utf-8", "replace").replace(b"\r\n", b"\n").rstrip(b"\n")
+        exit_code, output = answer[0], answer[1].encode("utf-8", "replace").replace(b"\r\n", b"\n").strip(b"\n")
         if step.exit_code is not None and exit_code != step.exit_code:
             return f"exit code {exit_code} for {step.exit_code} at `{_shown(step.command)}`"
         expected = step.output if step.output is not None else step.has
-        found = expected is None or (
-            expected.rstrip(b"\n") == output if step.output is not None else expected in output
-        )
+        found = expected is None or (expected.strip(b"\n") == output if step.output is not None else expected in output)
         if not found:
             return f"other output at `{_shown(step.command)}`"
     return "right"
