@@ -359,6 +359,7 @@ async def test_a_thousand_callers_in_real_time_keep_to_the_bucket() -> None:
 
     async def caller(number: int) -> None:
         permit = await pacer.acquire(str(number % 5), timeout_s=30)
+        permit.sent()
         sent.append(time.monotonic())
         permit.gone()
 
