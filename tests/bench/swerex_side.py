@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import sys
 import time
 from typing import Any
@@ -44,24 +45,30 @@ async def _case(runtime: Any, name: str, steps: list[tuple[str, float]]) -> list
     said: list[object] = []
     try:
         await _open(runtime, name)
-        for command, timeout_s in steps:
-            said.append(await _run(runtime, name, command, min(timeout_s, STEP_LIMIT_S)))
     except Exception as error:
-        said.append(f"{type(error).__name__}")
+        return [type(error).__name__]
+    for command, timeout_s in steps:
+        try:
+            said.append(await _run(runtime, name, command, min(timeout_s, STEP_LIMIT_S)))
+        except Exception as error:
+            said.append(type(error).__name__)  # and ask on: what its session does after that is part of the answer
     return said
 
 
 async def main() -> None:
     """Answer the request."""
+    answer_fd = os.dup(1)
+    os.dup2(2, 1)  # its log goes to stdout
+    request = json.load(sys.stdin)
     from swerex.runtime.local import LocalRuntime  # type: ignore[import-not-found]
 
-    request = json.load(sys.stdin)
     times, cases = {}, {}
     for name, (command, sessions, repeats) in request.get("times", {}).items():
         times[name] = await _time(LocalRuntime(), command, sessions, repeats)
     for name, steps in request.get("cases", {}).items():
         cases[name] = await _case(LocalRuntime(), name, steps)
-    json.dump({"times": times, "cases": cases}, sys.stdout)
+    with os.fdopen(answer_fd, "w") as stream:
+        json.dump({"times": times, "cases": cases}, stream)
 
 
 if __name__ == "__main__":
