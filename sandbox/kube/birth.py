@@ -23,7 +23,7 @@ from sandbox.kube.endings import (
 )
 from sandbox.kube.owner import Owner
 from sandbox.kube.snapshot import Pod, PodEvent
-from sandbox.kube.ticket import Ticket
+from sandbox.kube.ticket import PodTicket
 from sandbox.pacing import Permit
 
 REFRESH_S = 10.0
@@ -72,7 +72,7 @@ async def _looked_for(owner: Owner) -> None:
         )
 
 
-async def run(ticket: Ticket, owner: Owner, api: Api, config: KubernetesConfig) -> Pod:
+async def run(ticket: PodTicket, owner: Owner, api: Api, config: KubernetesConfig) -> Pod:
     """Until the container runs and has an address. Raises the typed error of whatever keeps it from that."""
     ticket.clock.enter("schedule")
     budgets = config.budgets
@@ -83,14 +83,14 @@ async def run(ticket: Ticket, owner: Owner, api: Api, config: KubernetesConfig) 
         if owner.pod_gone:
             noted = await api.pod_events(pod.uid) if pod is not None else ()
             raise ended_early(
-                ticket.name,
+                ticket.sandbox_id,
                 ticket.clock.phase or "schedule",
                 ending_of_a_vanished(pod, noted, lifetime_s=ticket.spec.lifetime_s),
             )
         if pod is not None:
             end = ending(pod, lifetime_s=ticket.spec.lifetime_s)
             if end is not None:
-                raise ended_early(ticket.name, ticket.clock.phase or "start", end)
+                raise ended_early(ticket.sandbox_id, ticket.clock.phase or "start", end)
             if pod.running_since is not None and pod.ip is not None:
                 return pod
             if pod.node is not None and ticket.clock.phase == "schedule":
@@ -120,17 +120,17 @@ async def _explained(pod: Pod, api: Api, known: tuple[PodEvent, ...]) -> tuple[P
     return await api.pod_events(pod.uid)
 
 
-def _judge(ticket: Ticket, pod: Pod, events: Sequence[PodEvent]) -> None:
+def _judge(ticket: PodTicket, pod: Pod, events: Sequence[PodEvent]) -> None:
     """Raise for what will not pass; note what may."""
     found = trouble(pod, events)
     ticket.waits_for = found.said if found is not None else ""
     if found is not None and found.kind == "image" and ticket.clock.phase == "start":
         ticket.clock.enter("pull")
     if found is not None and found.for_good:
-        raise create_failure(ticket.name, ticket.spec.image, found)
+        raise create_failure(ticket.sandbox_id, ticket.spec.image, found)
 
 
-async def _extended(ticket: Ticket, pod: Pod | None, api: Api, config: KubernetesConfig) -> float:
+async def _extended(ticket: PodTicket, pod: Pod | None, api: Api, config: KubernetesConfig) -> float:
     """The deadline of a pod that is late, if it pulls its image: that has a budget of its own. Else raises."""
     budgets, phase = config.budgets, ticket.clock.phase
     if phase == "start" and pod is not None and is_pulling(await api.pod_events(pod.uid)):
@@ -139,10 +139,12 @@ async def _extended(ticket: Ticket, pod: Pod | None, api: Api, config: Kubernete
     said = ticket.waits_for or "the cluster gives no reason"
     if phase == "schedule":
         if pod is not None and pod.unschedulable is not None:
-            raise create_failure(ticket.name, ticket.spec.image, Trouble("unschedulable", True, pod.unschedulable))
+            raise create_failure(
+                ticket.sandbox_id, ticket.spec.image, Trouble("unschedulable", True, pod.unschedulable)
+            )
         raise Unschedulable(
-            f"sandbox {ticket.name} got no node in {budgets.schedule_s:g} s: {said}; see to the scheduler, or allow "
-            "more (`budgets.schedule_s`)",
+            f"sandbox {ticket.sandbox_id} got no node in {budgets.schedule_s:g} s: {said}; see to the scheduler, or "
+            "allow more (`budgets.schedule_s`)",
             phase="schedule",
             said=said,
         )
@@ -155,7 +157,7 @@ async def _extended(ticket: Ticket, pod: Pod | None, api: Api, config: Kubernete
             said=said,
         )
     raise CreateError(
-        f"the container of sandbox {ticket.name} did not run in {budgets.start_s:g} s: {said}; look at its node"
+        f"the container of sandbox {ticket.sandbox_id} did not run in {budgets.start_s:g} s: {said}; look at its node"
         f"{' ' + pod.node if pod is not None and pod.node else ''}, or allow more (`budgets.start_s`)",
         phase="start",
         said=said,

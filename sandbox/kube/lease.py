@@ -15,12 +15,12 @@ from typing import Any
 from urllib.parse import urlencode
 
 import anyio
-import structlog
 
 from sandbox.errors import ProviderUnavailable
 from sandbox.kube.api import Api, ApiFailure
 from sandbox.kube.manifest import PREFIX
 from sandbox.kube.snapshot import parse_time
+from sandbox.log import Log
 
 GROUP = "apis/coordination.k8s.io/v1"
 LABEL = "app.kubernetes.io/managed-by"
@@ -96,7 +96,7 @@ class RunLease:
 
     async def renew(self) -> None:
         """Renew it until cancelled, three times in its duration."""
-        log = structlog.get_logger("sandbox.kube.lease")
+        log = Log("sandbox.kube.lease")
         while True:
             await anyio.sleep(self._duration_s / 3)
             try:
@@ -112,9 +112,9 @@ class RunLease:
         try:
             await self._api.call("DELETE", self._path, timeout_s=5.0)
         except ApiFailure as failure:
-            structlog.get_logger("sandbox.kube.lease").info("lease left to expire", said=str(failure))
+            Log("sandbox.kube.lease").info("lease left to expire", said=str(failure))
 
-    async def _remake(self, log: Any) -> None:
+    async def _remake(self, log: Log) -> None:
         try:
             await self._make()
         except ApiFailure as failure:

@@ -12,7 +12,6 @@ from collections.abc import Callable, Coroutine, Mapping
 from typing import Any
 
 import anyio
-import structlog
 
 from sandbox.kube import ownership as rules
 from sandbox.kube.api import (
@@ -29,6 +28,7 @@ from sandbox.kube.api import (
     Unknown,
 )
 from sandbox.kube.snapshot import Pod
+from sandbox.log import Log
 
 Spawn = Callable[[Coroutine[Any, Any, None]], object]
 
@@ -66,7 +66,7 @@ class Owner:
         self._on_closed = on_closed
         self._timer: asyncio.TimerHandle | None = None
         self._closed = False
-        self._log = structlog.get_logger("sandbox.kube.owner")
+        self._log = Log("sandbox.kube.owner")
 
     async def change(self) -> None:
         """Wait for the next news."""
@@ -178,8 +178,8 @@ class Owner:
                 self.tell(rules.DeleteEnded(uid, "other_uid"))
             case _:
                 self.failed_deletes += 1
-                self._log.warning("delete failed; it is tried again", pod=self.claim.name, said=answer.said)
                 self.tell(rules.DeleteEnded(uid, "failed"))
+                self._log.warning("delete failed; it is tried again", pod=self.claim.name, said=answer.said)
 
     def _wake_at(self, at: float | None) -> None:
         if self._timer is not None:

@@ -21,12 +21,11 @@ from types import TracebackType
 from typing import Any
 
 import anyio
-import structlog
 
 from sandbox.bundle import bundle
 from sandbox.client import ExecdClient
 from sandbox.config import KubernetesConfig
-from sandbox.errors import CreateError, ProviderUnavailable, SandboxError, SandboxLost
+from sandbox.errors import CreateError, ProviderUnavailable, SandboxLost
 from sandbox.kube import birth
 from sandbox.kube import ownership as rules
 from sandbox.kube.api import ApiFailure, open_api
@@ -38,8 +37,9 @@ from sandbox.kube.lease import RunLease
 from sandbox.kube.manifest import BOOT_KEY, PREFIX, RUN_LABEL, Mark, config_map, image_ref, pod
 from sandbox.kube.owner import Owner
 from sandbox.kube.snapshot import Pod
-from sandbox.kube.ticket import Ticket
+from sandbox.kube.ticket import PodTicket
 from sandbox.kube.watch import follow
+from sandbox.log import Log
 from sandbox.pacing import Pacer, PacerLimits, Permit
 from sandbox.spec import Identity, PhaseTimes, SandboxSpec
 
@@ -61,7 +61,7 @@ class KubernetesProvider:
         self.run_id = f"run-{secrets.token_hex(6)}"
         self.lease_name = f"{PREFIX}-{self.run_id}"
         self._open = False
-        self._tickets: set[Ticket] = set()
+        self._tickets: set[PodTicket] = set()
         self._births: set[asyncio.Task[None]] = set()
         self._requests: set[asyncio.Task[None]] = set()
         self._background: set[asyncio.Task[None]] = set()
@@ -69,7 +69,7 @@ class KubernetesProvider:
         self._permits: dict[str, Permit] = {}
         self._none_left = asyncio.Event()
         self._none_left.set()
-        self._log = structlog.get_logger("sandbox.kube")
+        self._log = Log("sandbox.kube")
 
     @property
     def pending(self) -> tuple[str, ...]:
@@ -150,9 +150,9 @@ class KubernetesProvider:
     async def _held(self, spec: SandboxSpec, acquire_timeout_s: float) -> AsyncIterator[KubeSandbox]:
         if not self._open:
             raise CreateError("the provider is closed: use it inside `async with open_provider(...)`", phase="queue")
-        ticket = Ticket(f"{PREFIX}-{secrets.token_hex(8)}", spec)
+        ticket = PodTicket(f"{PREFIX}-{secrets.token_hex(8)}", spec)
         self._tickets.add(ticket)
-        self._spawn(self._births, self._life(ticket), f"birth of {ticket.name}")
+        self._spawn(self._births, self._life(ticket), f"birth of {ticket.sandbox_id}")
         try:
             with anyio.move_on_after(acquire_timeout_s):
                 await ticket.settled.wait()
@@ -166,7 +166,7 @@ class KubernetesProvider:
         """For the guard, which cannot wait for its own proof."""
         return self._held(spec, self.config.budgets.schedule_s + self.config.budgets.pull_s)
 
-    async def _life(self, ticket: Ticket) -> None:
+    async def _life(self, ticket: PodTicket) -> None:
         """One sandbox from its wish to its caller's release. Catches its own errors: they are the caller's to hear."""
         began, outcome = time.monotonic(), "abandoned"
         owner: Owner | None = None
@@ -175,7 +175,7 @@ class KubernetesProvider:
         try:
             with ticket.creating:
                 token = secrets.token_urlsafe(32)
-                mark = Mark(ticket.name, secrets.token_hex(16), self.run_id, self.lease_name)
+                mark = Mark(ticket.sandbox_id, secrets.token_hex(16), self.run_id, self.lease_name)
                 manifest = pod(
                     ticket.spec,
                     self.config,
@@ -198,7 +198,7 @@ class KubernetesProvider:
                 await ticket.released.wait()
         except Exception as error:
             outcome = "failed"
-            ticket.fail(error if isinstance(error, SandboxError) else _surprise(ticket, error))
+            ticket.fail(error)
         finally:
             if not ticket.settled.is_set():
                 ticket.fail(CreateError("the sandbox was given up before it was ready; ask again", phase="queue"))
@@ -233,18 +233,18 @@ class KubernetesProvider:
         if not self._owners:
             self._none_left.set()
 
-    def _client(self, ticket: Ticket, owner: Owner, running: Pod, token: str) -> ExecdClient:
+    def _client(self, ticket: PodTicket, owner: Owner, running: Pod, token: str) -> ExecdClient:
         assert running.ip is not None
 
         async def explain() -> str | None:
             end = await self._ending(ticket, owner, running.uid)
             if end is not None:
-                raise lost(ticket.name, end)
+                raise lost(ticket.sandbox_id, end)
             return None
 
         return ExecdClient(running.ip, self.config.port, token, explain=explain)
 
-    async def _await_daemon(self, ticket: Ticket, owner: Owner, running: Pod, client: ExecdClient) -> KubeSandbox:
+    async def _await_daemon(self, ticket: PodTicket, owner: Owner, running: Pod, client: ExecdClient) -> KubeSandbox:
         """Wait until the daemon answers, and keep what it says about itself: the proof of never used."""
         start_s = ticket.clock.seconds().get("start", 0.0)
         ticket.clock.enter("daemon")
@@ -253,11 +253,11 @@ class KubernetesProvider:
         except SandboxLost as error:
             end = await self._ending(ticket, owner, running.uid)
             if end is not None:
-                raise ended_early(ticket.name, "daemon", end) from error
+                raise ended_early(ticket.sandbox_id, "daemon", end) from error
             raise CreateError(
-                f"execd in {ticket.name} ({running.ip}:{self.config.port} on {running.node}) did not answer within "
-                f"{self.config.budgets.daemon_s:g} s; pods must be reachable from here, and the ingress policy must "
-                "let this worker in",
+                f"execd in {ticket.sandbox_id} ({running.ip}:{self.config.port} on {running.node}) did not answer "
+                f"within {self.config.budgets.daemon_s:g} s; pods must be reachable from here, and the ingress policy "
+                "must let this worker in",
                 phase="daemon",
                 node=running.node,
             ) from error
@@ -269,7 +269,7 @@ class KubernetesProvider:
                 phases = _with_pull(phases, min(pulled_s, start_s))
         image = image_ref(ticket.spec.image, self.config.images)
         identity = Identity(
-            sandbox_id=ticket.name,
+            sandbox_id=ticket.sandbox_id,
             provider=self.name,
             boot_id=health.boot_id,
             image_ref=ticket.spec.image,
@@ -289,7 +289,7 @@ class KubernetesProvider:
             ended_because=lambda: "released" if ticket.released.is_set() else None,
         )
 
-    async def _ending(self, ticket: Ticket, owner: Owner, uid: str) -> Ending | None:
+    async def _ending(self, ticket: PodTicket, owner: Owner, uid: str) -> Ending | None:
         """Why the pod with this UID is over, from the server, asked when the watch tells nothing in time. None: it is
         not, as far as the server knows."""
         for _ in range(2):
@@ -356,11 +356,11 @@ class KubernetesProvider:
         group.add(task)
         task.add_done_callback(group.discard)
 
-    def _report(self, ticket: Ticket, owner: Owner | None, outcome: str, lived_s: float) -> None:
+    def _report(self, ticket: PodTicket, owner: Owner | None, outcome: str, lived_s: float) -> None:
         phases = {f"{phase}_s": round(seconds, 4) for phase, seconds in ticket.clock.seconds().items()}
         self._log.info(
             "sandbox",
-            id=ticket.name,
+            id=ticket.sandbox_id,
             image=ticket.spec.image,
             node=owner.pod.node if owner is not None and owner.pod is not None else None,
             outcome=outcome,
@@ -371,7 +371,7 @@ class KubernetesProvider:
         )
 
 
-def _ending_now(ticket: Ticket, owner: Owner, uid: str) -> Ending | None:
+def _ending_now(ticket: PodTicket, owner: Owner, uid: str) -> Ending | None:
     seen = owner.pod
     if seen is not None and seen.uid != uid:
         return Ending("replaced", f"the pod is {seen.uid} now and was {uid}", seen.node)
@@ -386,11 +386,3 @@ def _key(spec: SandboxSpec) -> str:
 def _with_pull(phases: PhaseTimes, pulled_s: float) -> PhaseTimes:
     """The pull told apart from the start."""
     return replace(phases, pull_s=pulled_s, start_s=max(0.0, (phases.start_s or 0.0) - pulled_s))
-
-
-def _surprise(ticket: Ticket, error: Exception) -> CreateError:
-    """An error that no one foresaw is still the caller's to hear as ours, with its cause chained."""
-    phase = ticket.clock.phase or "queue"
-    ours = CreateError(f"creating the sandbox failed in phase {phase}: {error!r}; please report this", phase=phase)
-    ours.__cause__ = error
-    return ours

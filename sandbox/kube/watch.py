@@ -14,10 +14,10 @@ from contextlib import aclosing
 from typing import Protocol
 
 import anyio
-import structlog
 
 from sandbox.kube.api import Api, ApiFailure
 from sandbox.kube.snapshot import Pod
+from sandbox.log import Log
 
 WATCH_S = (20.0, 30.0)
 FIRST_PAUSE_S = 0.1
@@ -39,7 +39,7 @@ class Listener(Protocol):
 
 async def follow(api: Api, selector: str, listener: Listener) -> None:
     """Tell `listener` of all pods that match, until cancelled. Trouble with the server is outlasted."""
-    log = structlog.get_logger("sandbox.kube.watch")
+    log = Log("sandbox.kube.watch")
     version: str | None = None
     pause_s = FIRST_PAUSE_S
     while True:

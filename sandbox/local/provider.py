@@ -21,12 +21,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import anyio
 import anyio.to_thread
-import structlog
 
 from sandbox.box import DaemonSandbox
 from sandbox.bundle import bundle
 from sandbox.client import ExecdClient
-from sandbox.errors import CreateError, SandboxError
+from sandbox.errors import CreateError
 from sandbox.local import host
 from sandbox.local.cell import Cell, Request
 from sandbox.local.image import StoredImage
@@ -35,7 +34,8 @@ from sandbox.local.process import SandboxProcess
 from sandbox.local.scratch import Instance, default_state_dir
 from sandbox.local.site import Site
 from sandbox.local.sweep import sweep
-from sandbox.local.ticket import Ticket
+from sandbox.local.ticket import LocalTicket
+from sandbox.log import Log
 from sandbox.spec import Egress, Identity, SandboxSpec
 
 if TYPE_CHECKING:
@@ -59,11 +59,11 @@ class LocalProvider:
         self.state_dir = (config.state_dir or default_state_dir()).expanduser().absolute()
         self._site: Site | None = None
         self._slots = asyncio.Semaphore(config.max_live)
-        self._tickets: set[Ticket] = set()
+        self._tickets: set[LocalTicket] = set()
         self._owners: set[asyncio.Task[None]] = set()
         self._cells: dict[str, Cell] = {}
         self._removals: set[asyncio.Future[None]] = set()
-        self._log = structlog.get_logger("sandbox.local")
+        self._log = Log("sandbox.local")
 
     @cached_property
     def store(self) -> ImageStore:
@@ -111,7 +111,7 @@ class LocalProvider:
 
     @contextlib.asynccontextmanager
     async def sandbox(self, spec: SandboxSpec, *, acquire_timeout_s: float = 120.0) -> AsyncIterator[DaemonSandbox]:
-        async with self._held(Ticket(_new_id(), spec), acquire_timeout_s) as box:
+        async with self._held(LocalTicket(_new_id(), spec), acquire_timeout_s) as box:
             yield box
 
     @contextlib.asynccontextmanager
@@ -133,7 +133,7 @@ class LocalProvider:
         `/tmp` is not kept. When the `with` has ended nothing writes to `upper` any more.
         """
         spec = SandboxSpec(image=image.reference, egress=egress, env=env or {}, workdir=workdir, lifetime_s=lifetime_s)
-        ticket = Ticket(_new_id(), spec, image=image, keep_upper=upper)
+        ticket = LocalTicket(_new_id(), spec, image=image, keep_upper=upper)
         self._open_site()  # a closed provider would leave us waiting for an end that never comes
         try:
             async with self._held(ticket, acquire_timeout_s) as box:
@@ -142,7 +142,7 @@ class LocalProvider:
             await ticket.gone.wait()
 
     @contextlib.asynccontextmanager
-    async def _held(self, ticket: Ticket, acquire_timeout_s: float) -> AsyncIterator[DaemonSandbox]:
+    async def _held(self, ticket: LocalTicket, acquire_timeout_s: float) -> AsyncIterator[DaemonSandbox]:
         self._own(ticket)
         try:
             with anyio.move_on_after(acquire_timeout_s):
@@ -151,7 +151,7 @@ class LocalProvider:
         finally:
             ticket.release()  # no await here: see the module's law
 
-    def _own(self, ticket: Ticket) -> None:
+    def _own(self, ticket: LocalTicket) -> None:
         """Start the task that owns the ticket's sandbox to its end."""
         self._open_site()
         self._tickets.add(ticket)
@@ -159,7 +159,7 @@ class LocalProvider:
         self._owners.add(owner)
         owner.add_done_callback(self._owners.discard)
 
-    async def _life(self, ticket: Ticket) -> None:
+    async def _life(self, ticket: LocalTicket) -> None:
         """One sandbox from its wish to its removal. Catches its own errors: they are the caller's to hear."""
         began, outcome = time.monotonic(), "abandoned"
         holds_slot = False
@@ -180,7 +180,7 @@ class LocalProvider:
                 await self._watch(ticket, cell)
         except Exception as error:
             outcome = "failed"
-            ticket.fail(error if isinstance(error, SandboxError) else _surprise(ticket, error))
+            ticket.fail(error)
         finally:
             try:
                 await self._bury(ticket, cell, client)
@@ -206,7 +206,7 @@ class LocalProvider:
         await anyio.to_thread.run_sync(self._open_site().compile_for, image)
         return image
 
-    def _start(self, ticket: Ticket, image: StoredImage) -> Cell:
+    def _start(self, ticket: LocalTicket, image: StoredImage) -> Cell:
         site = self._open_site()
         ticket.clock.enter("start")
         in_use = [cell.request.cpus for cell in self._cells.values() if cell.request.cpus]
@@ -216,7 +216,7 @@ class LocalProvider:
         self._cells[ticket.sandbox_id] = cell
         return cell
 
-    async def _await_daemon(self, ticket: Ticket, cell: Cell, client: ExecdClient) -> DaemonSandbox:
+    async def _await_daemon(self, ticket: LocalTicket, cell: Cell, client: ExecdClient) -> DaemonSandbox:
         """Wait until the daemon answers, and keep what it says about itself: the proof of never used."""
         await cell.process.spawned.wait()
         ticket.clock.enter("daemon")
@@ -235,7 +235,7 @@ class LocalProvider:
         )
         return DaemonSandbox(ticket.spec, identity, ticket.clock.times(), cell.unenforced, client, cell.ended_because)
 
-    async def _watch(self, ticket: Ticket, cell: Cell) -> None:
+    async def _watch(self, ticket: LocalTicket, cell: Cell) -> None:
         """Wait for the caller's release; end the sandbox when its lifetime is over."""
         with anyio.move_on_after(ticket.spec.lifetime_s):
             await ticket.released.wait()
@@ -243,7 +243,7 @@ class LocalProvider:
         cell.kill("lifetime")
         await ticket.released.wait()
 
-    async def _bury(self, ticket: Ticket, cell: Cell | None, client: ExecdClient | None) -> None:
+    async def _bury(self, ticket: LocalTicket, cell: Cell | None, client: ExecdClient | None) -> None:
         """End the sandbox's processes, then have its directories removed off everybody's path."""
         if cell is None:
             return
@@ -277,7 +277,7 @@ class LocalProvider:
         if swept.instances:
             self._log.info("swept", instances=swept.instances, sandboxes=swept.sandboxes, processes=swept.processes)
 
-    def _report(self, ticket: Ticket, cell: Cell | None, outcome: str, lived_s: float) -> None:
+    def _report(self, ticket: LocalTicket, cell: Cell | None, outcome: str, lived_s: float) -> None:
         phases = {f"{phase}_s": round(seconds, 4) for phase, seconds in ticket.clock.seconds().items()}
         self._log.info(
             "sandbox",
@@ -329,14 +329,6 @@ def _not_ready(process: SandboxProcess, error: BaseException | None) -> CreateEr
     return CreateError(
         f"the sandbox {state} before it was ready; it said: {said}", phase="daemon", exit_status=status, said=said
     )
-
-
-def _surprise(ticket: Ticket, error: Exception) -> CreateError:
-    """An error that no one foresaw is still the caller's to hear as ours, with its cause chained."""
-    phase = ticket.clock.phase or "queue"
-    ours = CreateError(f"creating the sandbox failed in phase {phase}: {error!r}; please report this", phase=phase)
-    ours.__cause__ = error
-    return ours
 
 
 async def _outlast(tasks: set[asyncio.Task[None]] | set[asyncio.Future[None]], timeout_s: float) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 
 import anyio
 import pytest
+import structlog
 
 from sandbox import KubernetesConfig, SandboxSpec, open_provider
 from sandbox.config import PacingConfig, PhaseBudgets
@@ -27,7 +28,8 @@ from sandbox.errors import (
     Unschedulable,
 )
 from sandbox.kube import ownership
-from tests.sandbox.kube.pods import container
+from tests.sandbox.deaf import Deaf
+from tests.sandbox.kube.pods import container, waiting
 from tests.sandbox.kube.standin import StandIn
 
 pytestmark = pytest.mark.anyio
@@ -270,3 +272,22 @@ async def test_an_unguarded_provider_makes_no_sandbox_with_egress_denied(
         with pytest.raises(ProviderUnavailable, match="unguarded"):
             async with provider.sandbox(SPEC.model_copy(update={"egress": "denied"})):
                 pass
+
+
+async def test_a_log_that_cannot_be_written_loses_no_pod(cluster: StandIn, config: KubernetesConfig) -> None:
+    """While every log line raises, deletes that fail are tried again, errors reach callers, and closing ends clean."""
+    deaf = Deaf()
+    structlog.configure(logger_factory=deaf)
+    failing = itertools.repeat((500, "InternalError", "no"), 3)
+    cluster.refuse = lambda verb, kind: next(failing, None) if (verb, kind) == ("DELETE", "pods") else None
+
+    async with open_provider(config) as provider:
+        async with provider.sandbox(SPEC):
+            pass
+        cluster.status_of_new = lambda pod: waiting("InvalidImageName")["status"]
+        with pytest.raises(ImageError):
+            async with provider.sandbox(SPEC):
+                pass
+
+    assert ({}, {}) == (cluster.pods, cluster.leases)
+    assert deaf.lines >= 4

@@ -12,12 +12,14 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+import structlog
 
 from sandbox import LocalConfig, SandboxSpec, open_provider
-from sandbox.errors import AcquireTimeout, CreateError, ProviderUnavailable, SandboxLost
+from sandbox.errors import AcquireTimeout, CreateError, ImageError, ProviderUnavailable, SandboxLost
 from sandbox.local.provider import LocalProvider
 from sandbox.local.site import _find_bwrap, remedy
 from sandbox.testing import output
+from tests.sandbox.deaf import Deaf
 from tests.sandbox.local.leftovers import cgroups, leftovers
 
 pytestmark = pytest.mark.anyio
@@ -199,6 +201,20 @@ async def test_a_build_keeps_what_was_written(provider: LocalProvider, tmp_path:
 
 
 # -- nothing stays -----------------------------------------------------------------------------------------------------
+
+
+async def test_a_log_that_cannot_be_written_loses_no_sandbox(tmp_path: Path) -> None:
+    """While every log line raises, a sandbox works, a create that fails tells why, and nothing is left at the end."""
+    deaf = Deaf()
+    structlog.configure(logger_factory=deaf)
+    async with open_provider(LocalConfig(state_dir=tmp_path)) as provider:
+        async with provider.sandbox(HOST) as box:
+            assert b"on\n" == await output(box, "echo on")
+        with pytest.raises(ImageError):
+            async with provider.sandbox(SandboxSpec(image="no-such-image")):
+                pass
+    assert [] == leftovers(tmp_path)
+    assert deaf.lines >= 2
 
 
 async def test_after_a_run_nothing_is_left(tmp_path: Path) -> None:
