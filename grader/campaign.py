@@ -10,12 +10,12 @@ import re
 import tomllib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal, TypeVar, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from grader.errors import UsageError
-from sandbox.config import LocalConfig
+from sandbox.config import KubernetesConfig, LocalConfig, ProviderConfig
 
 
 class Conditions(BaseModel):
@@ -70,15 +70,26 @@ class Limits(BaseModel):
     """Beyond this a log loses its middle and says so. At most 64: the daemon keeps no more of one command's output."""
 
 
-class Campaign(BaseModel):
-    """What `grader grade` runs. A TOML file holds the same names; flags win over it."""
+class Place(BaseModel):
+    """Where gradings happen and what they may take: the part of a campaign that `grader doctor` looks at."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
+
+    provider: ProviderConfig = LocalConfig()
+    """`type` is `local`, which holds where none is given, or `kubernetes`; each has settings of its own."""
+    conditions: Conditions = Conditions()
+    limits: Limits = Limits()
+
+
+class Campaign(Place):
+    """What `grader grade` runs. A TOML file holds the same names; flags win over it."""
 
     taskset: str
     """A JSONL or Parquet file, or the id of a data set on the hub."""
     recipes: Path | None = None
     """JSONL of image recipes. A task with a recipe runs on the recipe's image."""
+    images: Path | None = None
+    """JSONL of `instance_id` and `image`: the image that a task runs on, whatever its row or recipe says of images."""
     patches: str = "reference"
     """`reference`, `empty`, or a JSONL file of `instance_id`, `model_name_or_path`, `model_patch`."""
     only: tuple[str, ...] = ()
@@ -86,10 +97,7 @@ class Campaign(BaseModel):
     run: str
     """Name of the run: its directory holds the ledger and the logs."""
     runs_dir: Path = Path("runs")
-    provider: LocalConfig = LocalConfig()
-    conditions: Conditions = Conditions()
     rewards: RewardPolicy = RewardPolicy()
-    limits: Limits = Limits()
 
     @field_validator("run")
     @classmethod
@@ -99,14 +107,28 @@ class Campaign(BaseModel):
         return run
 
 
+P = TypeVar("P", bound=Place)
+
+_PROVIDERS: Mapping[str, type[BaseModel]] = {"local": LocalConfig, "kubernetes": KubernetesConfig}
+
+
 def load(file: Path | None, flags: Mapping[str, Any]) -> Campaign:
     """The campaign of a TOML file, with `flags` over it: nested dicts under the names of `Campaign`, None left out.
 
     Paths in the file are relative to the file, paths in flags to the working directory. Raises `UsageError`.
     """
+    return _validated(Campaign, file, flags)
+
+
+def load_place(file: Path | None, flags: Mapping[str, Any]) -> Place:
+    """As `load`, where only the place matters: no task set is needed unless a file is given."""
+    return _validated(Place if file is None else Campaign, file, flags)
+
+
+def _validated(model: type[P], file: Path | None, flags: Mapping[str, Any]) -> P:
     settings = _merged(_read_toml(file) if file else {}, flags)
     try:
-        return Campaign.model_validate(settings)
+        return model.model_validate(settings)
     except ValidationError as error:
         raise UsageError("\n".join(_sentence(file, dict(one)) for one in error.errors())) from error
 
@@ -128,18 +150,19 @@ def _beside(directory: Path, settings: dict[str, Any]) -> dict[str, Any]:
     """The settings, with relative paths made relative to the file. A wrong type is left for the model to tell."""
 
     def moved(value: object) -> object:
-        return str(directory / value) if isinstance(value, str) else value
+        return str(directory / Path(value).expanduser()) if isinstance(value, str) else value
 
     found = dict(settings)
-    for name in {"recipes", "runs_dir"} & found.keys():
+    for name in {"recipes", "images", "runs_dir"} & found.keys():
         found[name] = moved(found[name])
     for name, words in (("taskset", ()), ("patches", ("reference", "empty"))):
         value = found.get(name)
         if isinstance(value, str) and value not in words and (name == "patches" or _is_file_name(directory, value)):
             found[name] = moved(value)
     provider = found.get("provider")
-    if isinstance(provider, dict) and "state_dir" in provider:
-        found["provider"] = {**provider, "state_dir": moved(provider["state_dir"])}
+    if isinstance(provider, dict):
+        paths = {"state_dir", "kubeconfig"} & provider.keys()
+        found["provider"] = provider | {name: moved(provider[name]) for name in paths}
     return found
 
 
@@ -164,22 +187,42 @@ def _sentence(file: Path | None, error: Mapping[str, Any]) -> str:
     """One mistake that pydantic found, as a person would say it: where, what, and what to do."""
     where = f"{file}: " if file else ""
     location = [str(part) for part in error["loc"]]
+    provider = _PROVIDERS.get(location[1]) if location[0] == "provider" and len(location) > 1 else None
+    if provider is not None:
+        del location[1]  # which of the union's models it is, as pydantic counts
     name = ".".join(location)
     kind, given = error["type"], error.get("input")
     if kind == "missing":
         return f"{where}`{name}` is not given; add --{location[-1]}" + (f" or set it in {file}" if file else "")
+    if kind == "union_tag_invalid":
+        kinds = " or ".join(f"`{kind}`" for kind in _PROVIDERS)
+        return f"{where}`{name}.type` is {error['ctx']['tag']!r}: it must be {kinds}; correct it or leave it out"
     if kind == "extra_forbidden":
-        known = _names_at(location[:-1])
-        near = difflib.get_close_matches(location[-1], known, n=1)
-        hint = f"did you mean `{near[0]}`?" if near else f"known here: {', '.join(known)}"
-        return f"{where}`{name}` is not a setting; {hint}"
+        return f"{where}`{name}` is not a setting{_instead(location, provider)}"
     said = str(error["msg"]).removeprefix("Value error, ")
     return f"{where}`{name}` is {given!r}: {said[:1].lower()}{said[1:]}; correct it or leave it out"
 
 
-def _names_at(location: list[str]) -> list[str]:
+def _instead(location: list[str], provider: type[BaseModel] | None) -> str:
+    """What may have been meant by a name that is not known where it stands."""
+    own = location[-1]
+    for kind, other in _PROVIDERS.items():
+        if provider not in {None, other} and len(location) == 2 and own in other.model_fields:
+            this = provider.model_fields["type"].default if provider else ""
+            return f" of the {this} provider but of the {kind} one; say --provider {kind}, or leave it out"
+    known = _names_at(location[:-1], provider)
+    near = difflib.get_close_matches(own, known, n=1)
+    return f"; did you mean `{near[0]}`?" if near else f"; known here: {', '.join(known)}"
+
+
+def _names_at(location: list[str], provider: type[BaseModel] | None) -> list[str]:
     model: type[BaseModel] = Campaign
     for part in location:
+        if part == "provider" and provider is not None:
+            model = provider
+            continue
+        if part.isdigit():  # a place in a list, whose members are the model that was found
+            continue
         inner = next(_models_of(model.model_fields[part].annotation), None) if part in model.model_fields else None
         if inner is None:
             return []

@@ -14,7 +14,8 @@ from grader.ledger import run_directory
 from grader.probe import Canary
 from grader.record import Grading
 from sandbox import Provider, open_provider
-from sandbox.errors import ImageError
+from sandbox.errors import ImageError, ProviderUnavailable
+from sandbox.kube.provider import KubernetesProvider
 from sandbox.local.provider import LocalProvider
 from tasksets.images import Recipe
 
@@ -25,7 +26,7 @@ class ProviderGrounds:
 
     provider: Provider
     campaign: Campaign
-    canary: tuple[str, int]
+    canary: tuple[str, int] | None
     code_revision: str
 
     async def image(self, recipe: Recipe, say: Callable[[str], None]) -> str:
@@ -50,5 +51,24 @@ class ProviderGrounds:
 @asynccontextmanager
 async def open_grounds(campaign: Campaign, code_revision: str) -> AsyncIterator[ProviderGrounds]:
     """Open the campaign's provider. Leaving gives back every sandbox. Raises `ProviderUnavailable`."""
-    async with open_provider(campaign.provider) as provider, Canary() as canary:
+    async with open_provider(campaign.provider) as provider, _canary(provider, campaign) as canary:
         yield ProviderGrounds(provider, campaign, canary, code_revision)
+
+
+@asynccontextmanager
+async def _canary(provider: Provider, campaign: Campaign) -> AsyncIterator[tuple[str, int] | None]:
+    """An address that tells whether a sandbox of this provider has a way out. None: there is none, and none is needed.
+
+    This host's loopback, where a local sandbox would be listened for, means nothing to a pod.
+    """
+    if not isinstance(provider, KubernetesProvider):
+        async with Canary() as listener:
+            yield listener
+        return
+    address = None
+    try:
+        address = await provider.canary()
+    except ProviderUnavailable:
+        if campaign.conditions.egress != "open":
+            raise
+    yield address

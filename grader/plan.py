@@ -6,7 +6,8 @@ Everything that a person can have got wrong is found here, before a ledger or a 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+import hashlib
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from grader.batch import Job
@@ -14,6 +15,9 @@ from grader.campaign import Campaign
 from grader.errors import UsageError
 from grader.ledger import Expected, Key
 from grader.submissions import choose
+from sandbox.config import KubernetesConfig
+from sandbox.errors import ImageError
+from tasksets.imagelist import images_by_task
 from tasksets.images import Recipe, RecipeError, recipes_by_task, with_recipe
 from tasksets.task import Task
 from tasksets.taskset import TaskSet, open_taskset
@@ -28,7 +32,10 @@ class Plan:
 
     jobs: tuple[Job, ...]
     recipes: Mapping[str, Recipe]
-    """By task id, for the tasks of `jobs` that have one."""
+    """By task id, for the tasks of `jobs` whose image is to be built."""
+    origins: Mapping[str, str | None]
+    """By task id, what decides the image: a hash of the recipe, of the digest that was given, or of both. None: the
+    row's own image."""
     notes: tuple[str, ...]
     identity: Mapping[str, object]
     """The settings that verdicts depend on; a run keeps them from its first start to its last."""
@@ -38,9 +45,8 @@ class Plan:
         return [self._expected(job) for job in self.jobs]
 
     def _expected(self, job: Job) -> Expected:
-        recipe = self.recipes.get(job.task.task_id)
-        digest = recipe.digest if recipe else None
-        return Expected(key(job), job.task.digest, digest, job.submission.source, job.submission.patch)
+        origin = self.origins[job.task.task_id]
+        return Expected(key(job), job.task.digest, origin, job.submission.source, job.submission.patch)
 
 
 def key(job: Job) -> Key:
@@ -52,14 +58,17 @@ def make_plan(campaign: Campaign) -> Plan:
     """Read the campaign's files. Raises `UsageError` or `TaskSetError`, naming file and row."""
     taskset = open_taskset(campaign.taskset)
     recipes = _recipes(campaign, taskset)
+    images = _images(campaign, taskset)
     chosen = choose(campaign.patches, taskset, campaign.only)
     tasks: dict[str, Task] = {}
     for task_id in dict.fromkeys(submission.task_id for submission in chosen.submissions):
-        task, recipe = taskset.get(task_id), recipes.get(task_id)
-        tasks[task_id] = with_recipe(task, recipe, _UNBUILT) if recipe else task
+        tasks[task_id] = _on_its_image(taskset.get(task_id), recipes.get(task_id), images.get(task_id))
+    if isinstance(campaign.provider, KubernetesConfig):
+        _refuse_what_no_cluster_runs(tasks.values(), campaign.provider)
     return Plan(
         jobs=tuple(Job(tasks[submission.task_id], submission) for submission in chosen.submissions),
-        recipes={task_id: recipe for task_id, recipe in recipes.items() if task_id in tasks},
+        recipes={task_id: recipes[task_id] for task_id, task in tasks.items() if task.image == _UNBUILT},
+        origins={task_id: _origin(recipes.get(task_id), images.get(task_id)) for task_id in tasks},
         notes=chosen.notes,
         identity={
             "taskset_revision": taskset.revision,
@@ -74,6 +83,59 @@ def make_plan(campaign: Campaign) -> Plan:
 def on_image(job: Job, image: str) -> Job:
     """The job with its task on the image that was built for it."""
     return dataclasses.replace(job, task=dataclasses.replace(job.task, image=image))
+
+
+def _on_its_image(task: Task, recipe: Recipe | None, image: str | None) -> Task:
+    if recipe is not None:
+        return with_recipe(task, recipe, image or _UNBUILT)
+    return dataclasses.replace(task, image=image) if image is not None else task
+
+
+def _origin(recipe: Recipe | None, image: str | None) -> str | None:
+    if image is None:
+        return recipe.digest if recipe else None
+    digest = image.rpartition("@")[2]  # a registry may move, its images do not change
+    return hashlib.sha256(f"{recipe.digest if recipe else ''} {digest}".encode()).hexdigest()
+
+
+def _refuse_what_no_cluster_runs(tasks: Iterable[Task], provider: KubernetesConfig) -> None:
+    """Raise `UsageError` for images that nodes cannot pull by digest: recipes', the host's, tags."""
+    from sandbox.kube.manifest import image_ref
+
+    unfit: dict[str, str] = {}
+    for task in tasks:
+        try:
+            image_ref(task.image or "", provider.images)
+        except ImageError:
+            unfit[task.task_id] = _why_not(task.image)
+    if not unfit:
+        return
+    task_id, why = next(iter(unfit.items()))
+    others = f" and {len(unfit) - 1} more tasks cannot" if len(unfit) > 1 else " cannot"
+    raise UsageError(
+        f"{task_id}{others} run on a cluster: {why}. Give --images, a file of `instance_id` and `image` lines with "
+        "each image as name@sha256:<hex> (`grader images build --base ... --export DIR` writes one), or leave such "
+        "tasks out with --only"
+    )
+
+
+def _why_not(image: str | None) -> str:
+    if image == _UNBUILT:
+        return "its image is a recipe's, which only this machine has"
+    if image is None:
+        return "it names no image"
+    if image == "host":
+        return "it runs on this machine's own programs (`host`)"
+    return f"its image {image[:120]!r} is not named by digest"
+
+
+def _images(campaign: Campaign, taskset: TaskSet) -> dict[str, str]:
+    if campaign.images is None:
+        return {}
+    images = images_by_task(campaign.images)
+    if not any(task_id in taskset for task_id in images):
+        raise UsageError(f"{campaign.images}: has no image for a task of {taskset.source}; name the set's own images")
+    return images
 
 
 def _recipes(campaign: Campaign, taskset: TaskSet) -> dict[str, Recipe]:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Group, Parameter
 
+from grader.commands.place import Context, Kubeconfig, Namespace, ProviderKind, StateDir, provider_flags
 from grader.console import Exit, printable
 from grader.errors import UsageError
 from grader.verdict import Cause
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 
 _WHAT = Group("What is graded", sort_key=1)
 _HOW = Group("How", sort_key=2)
-_CONDITIONS = Group("Declared run conditions (compared with what the probe reads; a contradiction refuses)", sort_key=3)
+_CONDITIONS = Group("Declared run conditions (compared with what the probe reads; a contradiction refuses)", sort_key=4)
 
 
 def grade(
@@ -33,6 +34,9 @@ def grade(
     recipes: Annotated[
         Path | None, Parameter(group=_WHAT, help="JSONL of image recipes; a task with one runs on its image.")
     ] = None,
+    images: Annotated[
+        Path | None, Parameter(group=_WHAT, help="JSONL of `instance_id` and `image`: which image each task runs on.")
+    ] = None,
     patches: Annotated[
         str | None, Parameter(group=_WHAT, help="`reference` (the default), `empty`, or a file of predictions.")
     ] = None,
@@ -43,10 +47,11 @@ def grade(
         str | None, Parameter(group=_HOW, help="Name of the run. The same name and settings again resume it.")
     ] = None,
     runs_dir: Annotated[Path | None, Parameter(group=_HOW, help="Directory of the runs; `runs` by default.")] = None,
-    provider: Annotated[Literal["local"] | None, Parameter(group=_HOW, help="Where sandboxes are made.")] = None,
-    state_dir: Annotated[
-        Path | None, Parameter(group=_HOW, help="The provider's images and scratch; in the user's cache by default.")
-    ] = None,
+    provider: ProviderKind = None,
+    state_dir: StateDir = None,
+    namespace: Namespace = None,
+    kubeconfig: Kubeconfig = None,
+    context: Context = None,
     concurrency: Annotated[int | None, Parameter(group=_HOW, help="Gradings in flight at once.")] = None,
     attempts: Annotated[
         int | None, Parameter(group=_HOW, help="Sandboxes per grading, when infrastructure fails.")
@@ -76,11 +81,12 @@ def grade(
     flags = {
         "taskset": taskset,
         "recipes": recipes,
+        "images": images,
         "patches": patches,
         "only": _ids(only),
         "run": run,
         "runs_dir": runs_dir,
-        "provider": {"type": provider, "state_dir": state_dir},
+        "provider": provider_flags(provider, state_dir, namespace, kubeconfig, context),
         "limits": {"concurrency": concurrency, "attempts": attempts},
         "conditions": {
             "egress": egress,

@@ -53,6 +53,11 @@ def build_images(
     only: Annotated[str | None, Parameter(help="Task ids, separated by commas.")] = None,
     base: Annotated[str | None, Parameter(help="Build on this image, whatever base the recipes name.")] = None,
     jobs: Annotated[int, Parameter(help="Builds at once.")] = 1,
+    export: Annotated[
+        Path | None,
+        Parameter(help="Directory to write the images into as OCI archives, with images.jsonl for `grade --images`."),
+    ] = None,
+    name: Annotated[str | None, Parameter(help="With --export: the repository that the images are to have.")] = None,
     state_dir: StateDir = None,
     as_json: Json = False,
 ) -> int:
@@ -64,8 +69,15 @@ def build_images(
     if jobs < 1:
         raise UsageError(f"--jobs {jobs}: give 1 or more")
     chosen = _chosen(recipes, only, base)
+    if export is not None:
+        _check_export(chosen, export, name)
     emit = _print_json if as_json else lambda _: None
     built = anyio.run(partial(_build_all, chosen, jobs=jobs, state_dir=state_dir, emit=emit))
+    if export is not None:
+        listed = _export_all(_store(state_dir), built, export, name)
+        sys.stderr.write(
+            printable(f"{listed}: load the archives into the nodes, or push them; then --images {listed}\n")
+        )
     if not as_json:
         rows = [(one.task_id, f"{one.seconds:.1f}", one.told) for one in built]
         write_table(("TASK", "SECONDS", "IMAGE"), rows, sys.stdout)
@@ -98,7 +110,9 @@ def export_image(
     digest: Digest,
     archive: Annotated[Path, Parameter(help="The OCI archive to write, such as image.tar.")],
     *,
-    name: Annotated[str | None, Parameter(help="The reference that a tool gives the image on loading it.")] = None,
+    name: Annotated[
+        str | None, Parameter(help="What a tool calls the image on loading it; without a tag, with its digest.")
+    ] = None,
     state_dir: StateDir = None,
     as_json: Json = False,
 ) -> int:
@@ -107,8 +121,13 @@ def export_image(
 
     store = _store(state_dir)
     exported = export(store, store.find(digest).digest, archive, name=name)
-    line = {"digest": exported.digest, "file": str(exported.path), "size_bytes": exported.size_bytes}
-    _print_json(line) if as_json else sys.stdout.write(printable(f"{exported.digest}  {exported.path}\n"))
+    line = {
+        "digest": exported.digest,
+        "image": exported.reference,
+        "file": str(exported.path),
+        "size_bytes": exported.size_bytes,
+    }
+    _print_json(line) if as_json else sys.stdout.write(printable(f"{exported.reference}  {exported.path}\n"))
     return Exit.DONE
 
 
@@ -202,6 +221,41 @@ async def _build_all(
         for recipe in recipes:
             group.start_soon(one, recipe)
     return built
+
+
+def _check_export(recipes: Sequence[Recipe], directory: Path, name: str | None) -> None:
+    """Refuse, before anything is built, what could not be exported."""
+    on_host = [recipe.instance_id for recipe in recipes if recipe.base == "host"]
+    if on_host:
+        raise UsageError(
+            f"{len(on_host)} recipes stand on the host's own programs, {on_host[0]} first, and cannot be exported; "
+            "make a base with `grader images base` and name it with --base"
+        )
+    if name is not None and (":" in name.rpartition("/")[2] or "@" in name):
+        raise UsageError(
+            f"--name {name}: several images share it and are told apart by digest; leave tag and digest out"
+        )
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(f"--export {directory}: cannot be made ({error.strerror}); name another directory") from error
+
+
+def _export_all(store: ImageStore, built: Sequence[Built], directory: Path, name: str | None) -> Path:
+    """Write each image once, and the list of which task has which."""
+    from sandbox.local.export import export_images
+
+    archives = {one.image: directory / f"{one.image[7:23]}.tar" for one in built if one.image is not None}
+    sys.stderr.write(f"exporting {len(archives)} images\n")
+    exported = export_images(store, archives, name=name)
+    listed = directory / "images.jsonl"
+    lines = [
+        {"instance_id": one.task_id, "image": exported[one.image].reference, "archive": archives[one.image].name}
+        for one in built
+        if one.image is not None
+    ]
+    listed.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return listed
 
 
 def _say(line: str) -> None:

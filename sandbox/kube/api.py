@@ -298,7 +298,7 @@ async def open_api(config: KubernetesConfig) -> AsyncIterator[Api]:
         from kubernetes.aio.client import ApiClient, Configuration
     except ImportError as error:
         raise ProviderUnavailable(
-            "the Kubernetes client is not installed; install `sandman-grader[kubernetes]`", missing="kubernetes"
+            "the Kubernetes client is not installed: pip install 'sandman-grader[kubernetes]'", missing="kubernetes"
         ) from error
     configuration = Configuration()
     configuration.connection_pool_maxsize = POOL

@@ -8,6 +8,8 @@ nothing), the one with denied egress must not; and the open one must not reach t
 from __future__ import annotations
 
 import asyncio
+import ipaddress
+import socket
 import time
 from collections.abc import Callable, Mapping
 from contextlib import AbstractAsyncContextManager
@@ -26,6 +28,7 @@ from sandbox.spec import SandboxSpec
 
 POLICIES = "apis/networking.k8s.io/v1"
 REMEDY = "apply the network policies of docs/kubernetes.md, and see that the cluster's network plugin enforces policies"
+CANARY = "set `canary` in the provider's config to an address and port that pods with open egress reach"
 LAG_S = 20.0
 """Policies may come into force some seconds after a pod starts."""
 
@@ -63,7 +66,7 @@ class Proof:
         """What is wrong. None: the guard holds."""
         where = f"{self.canary[0]}:{self.canary[1]}"
         if not self.open_reaches_canary:
-            return f"nothing is proved: a sandbox with open egress does not reach {where}; set `canary` to what it does"
+            return f"nothing is proved: a sandbox with open egress does not reach {where}; {CANARY}"
         if self.denied_reaches_canary:
             return f"a sandbox with egress denied reaches {where}; {REMEDY}"
         if self.open_reaches_execd:
@@ -137,7 +140,7 @@ class Guard:
             )
 
     async def _look(self, spec: SandboxSpec) -> Proof:
-        canary = self._config.canary or self._server()
+        canary = await self.canary()
         plain = SandboxSpec(image=spec.image, labels={"caller": "guard"}, lifetime_s=600)
         async with (
             self._sandbox(plain.model_copy(update={"egress": "open"})) as witness,
@@ -151,10 +154,23 @@ class Guard:
                     return Proof(canary, reached, leaks, enters)
                 await anyio.sleep(1.0)
 
-    def _server(self) -> tuple[str, int]:
-        """The API server, as we reach it; pods with open egress nearly always do too."""
+    async def canary(self) -> tuple[str, int]:
+        """An address that pods with open egress reach and denied ones must not: the config's, else the API server's,
+        which pods with open egress nearly always reach. Looked up here, since a denied pod may only lack DNS. Raises
+        `ProviderUnavailable`."""
         parts = urlsplit(self._api.server)
-        return parts.hostname or "", parts.port or 443
+        host, port = self._config.canary or (parts.hostname or "", parts.port or 443)
+        try:
+            found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        except OSError as error:
+            raise ProviderUnavailable(f"the canary {host}:{port} cannot be looked up ({error}); {CANARY}") from error
+        addresses = [str(sockaddr[0]) for *_, sockaddr in found]
+        usable = [one for one in addresses if not ipaddress.ip_address(one).is_loopback]
+        if not usable:
+            raise ProviderUnavailable(
+                f"a way out of pods cannot be tried on {host}:{port}, which is loopback to each of them; {CANARY}"
+            )
+        return min(usable, key=lambda one: ":" in one), port  # IPv4 before IPv6, which not every pod network has
 
 
 async def _reaches(box: KubeSandbox, target: tuple[str, int]) -> bool:

@@ -76,6 +76,10 @@ class KubernetesProvider:
         """Pods that are to go and that the server has not yet said to be gone, by name."""
         return tuple(name for name, owner in self._owners.items() if not owner.claim.wanted)
 
+    async def canary(self) -> tuple[str, int]:
+        """An address that sandboxes with egress open reach and denied ones must not. Raises `ProviderUnavailable`."""
+        return await self._guard.canary()
+
     # -- open and close ------------------------------------------------------------------------------------------------
 
     async def __aenter__(self) -> KubernetesProvider:

@@ -14,7 +14,7 @@ import os
 import secrets
 import stat
 import tarfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -29,6 +29,10 @@ _LAYER = "application/vnd.oci.image.layer.v1.tar+gzip"
 _ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 
 
+REPOSITORY = "localhost/sandman-grader"
+"""Under which a node knows an image that was given no name: a registry that nobody pulls from by mistake."""
+
+
 @dataclass(frozen=True)
 class Exported:
     """What an export wrote. `digest` is the manifest's, by which a cluster names the image."""
@@ -36,13 +40,53 @@ class Exported:
     digest: str
     path: Path
     size_bytes: int
+    reference: str
+    """`name@sha256:<hex>`: what a pod says, once the archive is loaded into its node or pushed under that name."""
+
+
+@dataclass(frozen=True)
+class _Packed:
+    """A layer as it goes into archives."""
+
+    path: Path
+    digest: str
+    diff_id: str
+
+    @property
+    def descriptor(self) -> dict[str, Any]:
+        return {"mediaType": _LAYER, "digest": self.digest, "size": self.path.stat().st_size}
 
 
 def export_image(store: ImageStore, digest: str, archive: Path, *, name: str | None = None) -> Exported:
-    """Write the image `digest` of `store` as the OCI archive `archive`, which appears by one rename.
+    """Write the image `digest` of `store` as the OCI archive `archive`. As `export_images`."""
+    return export_images(store, {digest: archive}, name=name)[digest]
 
-    `name` is the reference that a tool gives it on loading; None makes one of the digest. Raises `ImageError`.
+
+def export_images(store: ImageStore, archives: Mapping[str, Path], *, name: str | None = None) -> dict[str, Exported]:
+    """Write each image, by its digest, as the OCI archive beside it, which appears by one rename.
+
+    A layer that images share is packed once. `name` is what tools call the image on loading it: a name with a tag as it
+    is, one without gets the image's digest. None stands for `REPOSITORY`. Raises `ImageError`, before anything is
+    written for an image that cannot be exported.
     """
+    records = {digest: _exportable(store, digest) for digest in archives}
+    for archive in archives.values():
+        if not archive.parent.is_dir():
+            raise ImageError(f"{archive.parent}: no such directory; make it, or name another file")
+    exported: dict[str, Exported] = {}
+    packed: dict[str, _Packed] = {}
+    with store.staging() as staging:
+        for digest, archive in archives.items():
+            with store.hold(digest):
+                for layer in records[digest].layers:
+                    if layer.digest not in packed:
+                        packed[layer.digest] = _pack(store.layer_path(layer), staging / f"{len(packed)}.tar.gz")
+                layers = [packed[layer.digest] for layer in records[digest].layers]
+            exported[digest] = _write(records[digest], layers, archive, name or REPOSITORY)
+    return exported
+
+
+def _exportable(store: ImageStore, digest: str) -> ImageRecord:
     record = store.get(digest)
     if record.host_programs:
         raise ImageError(
@@ -50,40 +94,39 @@ def export_image(store: ImageStore, digest: str, archive: Path, *, name: str | N
             "build the recipe on an OCI base to export it: `grader images base`, then `grader images build --base`",
             digest=digest,
         )
-    if not archive.parent.is_dir():
-        raise ImageError(f"{archive.parent}: no such directory; make it, or name another file")
+    return record
+
+
+def _pack(tree: Path, packed: Path) -> _Packed:
+    diff_id = write_layer(tree, packed)
+    with packed.open("rb") as stream:
+        return _Packed(packed, f"sha256:{hashlib.file_digest(stream, 'sha256').hexdigest()}", diff_id)
+
+
+def _write(record: ImageRecord, layers: Sequence[_Packed], archive: Path, name: str) -> Exported:
+    blobs: dict[str, Path | bytes] = {layer.digest: layer.path for layer in layers}
+    config = _add(blobs, _CONFIG, _config(record, [layer.diff_id for layer in layers]))
+    descriptors = [layer.descriptor for layer in layers]
+    manifest = _add(
+        blobs, _MANIFEST, {"schemaVersion": 2, "mediaType": _MANIFEST, "config": config, "layers": descriptors}
+    )
+    digest = str(manifest["digest"])
+    tagged = ":" in name.rpartition("/")[2]  # before the last slash it is a registry's port
+    by_digest = f"{name.rpartition(':')[0] if tagged else name}@{digest}"
+    loaded_as = name if tagged else by_digest
+    annotations = {"org.opencontainers.image.ref.name": loaded_as, "io.containerd.image.name": loaded_as}
+    index = {"schemaVersion": 2, "manifests": [{**manifest, "platform": _platform(record), "annotations": annotations}]}
     temporary = archive.with_name(f".{archive.name}.{secrets.token_hex(4)}")
-    reference = name or f"sandman-grader/image:{digest.removeprefix('sha256:')[:16]}"
     try:
-        with store.hold(digest), store.staging() as staging:
-            exported = _write(store, record, temporary, reference, staging)
+        with tarfile.open(temporary, "w", format=tarfile.PAX_FORMAT) as tar:
+            _member(tar, "oci-layout", json.dumps({"imageLayoutVersion": "1.0.0"}).encode())
+            _member(tar, "index.json", json.dumps(index, sort_keys=True).encode())
+            for blob, content in sorted(blobs.items()):
+                _member(tar, f"blobs/sha256/{blob.removeprefix('sha256:')}", content)
         temporary.rename(archive)
     finally:
         temporary.unlink(missing_ok=True)
-    return Exported(exported, archive, archive.stat().st_size)
-
-
-def _write(store: ImageStore, record: ImageRecord, archive: Path, reference: str, staging: Path) -> str:
-    blobs: dict[str, Path | bytes] = {}
-    layers: list[dict[str, Any]] = []
-    diff_ids: list[str] = []
-    for number, layer in enumerate(record.layers):
-        packed = staging / f"{number}.tar.gz"
-        diff_ids.append(write_layer(store.layer_path(layer), packed))
-        with packed.open("rb") as stream:
-            digest = f"sha256:{hashlib.file_digest(stream, 'sha256').hexdigest()}"
-        blobs[digest] = packed
-        layers.append({"mediaType": _LAYER, "digest": digest, "size": packed.stat().st_size})
-    config = _add(blobs, _CONFIG, _config(record, diff_ids))
-    manifest = _add(blobs, _MANIFEST, {"schemaVersion": 2, "mediaType": _MANIFEST, "config": config, "layers": layers})
-    annotations = {"org.opencontainers.image.ref.name": reference, "io.containerd.image.name": reference}
-    index = {"schemaVersion": 2, "manifests": [{**manifest, "platform": _platform(record), "annotations": annotations}]}
-    with tarfile.open(archive, "w", format=tarfile.PAX_FORMAT) as tar:
-        _member(tar, "oci-layout", json.dumps({"imageLayoutVersion": "1.0.0"}).encode())
-        _member(tar, "index.json", json.dumps(index, sort_keys=True).encode())
-        for digest, content in sorted(blobs.items()):
-            _member(tar, f"blobs/sha256/{digest.removeprefix('sha256:')}", content)
-    return str(manifest["digest"])
+    return Exported(digest, archive, archive.stat().st_size, by_digest)
 
 
 def _config(record: ImageRecord, diff_ids: list[str]) -> dict[str, Any]:

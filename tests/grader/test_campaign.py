@@ -74,7 +74,9 @@ BASE = 'taskset = "t.jsonl"\nrun = "r"\n'
     ("text", "said"),
     [
         pytest.param(BASE + "[conditions]\negres = 'open'", "did you mean `egress`?", id="unknown key"),
-        pytest.param(BASE + "zzzz = 1", "known here: taskset, recipes, patches", id="unknown key without near one"),
+        pytest.param(
+            BASE + "zzzz = 1", "known here: provider, conditions, limits, taskset", id="unknown key without near one"
+        ),
         pytest.param(BASE + "[conditions]\negress = 'no'", "`conditions.egress` is 'no'", id="not a choice"),
         pytest.param(BASE + "[limits]\nconcurrency = 'x'", "`limits.concurrency` is 'x'", id="wrong type"),
         pytest.param(BASE + "[limits]\nconcurrency = 0", "`limits.concurrency` is 0", id="out of range"),
