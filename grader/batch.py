@@ -68,14 +68,14 @@ async def run_batch(
     `append` blocks until its gradings are on the disk and runs in a worker thread; what it raises ends the batch.
     """
     send, receive = anyio.create_memory_object_stream[Grading](math.inf)
-    desk = _Recorder(receive, append, watcher)
+    desk = Recorder(receive, append, watcher.recorded)
     queue = iter(jobs)
 
     async def work() -> None:
         for job in queue:
             watcher.began()
             try:
-                ended = await _graded(job, grade, grading_timeout_s, code_revision)
+                ended = await graded(job, grade, grading_timeout_s, code_revision)
                 send.send_nowait(ended)  # no await stands between the end and this: a cancel cannot lose it
             finally:
                 watcher.gave_back()
@@ -92,12 +92,13 @@ async def run_batch(
 
 
 @dataclass
-class _Recorder:
-    """Takes gradings as they end to the ledger, everything that waits in one transaction, and then to the watcher."""
+class Recorder:
+    """Takes gradings as they end to the ledger, everything that waits in one transaction, and then tells of them."""
 
     receive: MemoryObjectReceiveStream[Grading]
     append: Callable[[Sequence[Grading]], None]
-    watcher: Watcher
+    """Blocks until its gradings are on the disk; runs in a worker thread."""
+    recorded: Callable[[Grading], None]
     _unwritten: list[Grading] = field(default_factory=list)
     _untold: list[Grading] = field(default_factory=list)
 
@@ -123,7 +124,7 @@ class _Recorder:
     def _tell(self) -> None:
         told, self._untold = self._untold, []
         for grading in told:
-            self.watcher.recorded(grading)
+            self.recorded(grading)
 
 
 def _waiting(receive: MemoryObjectReceiveStream[Grading]) -> Iterator[Grading]:
@@ -134,7 +135,7 @@ def _waiting(receive: MemoryObjectReceiveStream[Grading]) -> Iterator[Grading]:
             return
 
 
-async def _graded(job: Job, grade: Grade, grading_timeout_s: float, code_revision: str) -> Grading:
+async def graded(job: Job, grade: Grade, grading_timeout_s: float, code_revision: str) -> Grading:
     """The grading of one job, whatever happens in it; only a cancel from outside comes through."""
     began, started_at = time.monotonic(), datetime.now(UTC)
     reason = f"the grading outlived its budget of {grading_timeout_s:g} s and {GIVE_BACK_S:g} s more to give back"

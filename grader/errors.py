@@ -2,7 +2,8 @@
 
     GraderError          anything below
     ├── UsageError       flags, files or names that cannot be used; nothing was started (exit 2)
-    │   └── RunChanged   a run of that name exists and was made with other settings (exit 2)
+    │   ├── RunChanged   a run of that name exists and was made with other settings (exit 2)
+    │   └── RunBusy      a run of that name is being written by another process (exit 2)
     └── LedgerUnwritable the disk does not take what has ended; what was recorded before stays (exit 4)
 
 What a patch or its tests did is a value in the verdict, never one of these. Trouble with sandboxes is a
@@ -26,6 +27,10 @@ class RunChanged(UsageError):
     def __init__(self, message: str, *, changes: tuple[str, ...]) -> None:
         super().__init__(message)
         self.changes = changes
+
+
+class RunBusy(UsageError):
+    """Another process writes the run of that name."""
 
 
 class LedgerUnwritable(GraderError):

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from grader.errors import LedgerUnwritable, RunChanged, UsageError
+from grader.errors import LedgerUnwritable, RunBusy, RunChanged, UsageError
 from grader.record import Grading
 from grader.verdict import Cause, Outcome
 
@@ -183,6 +183,11 @@ class Ledger:
         )
         return [Expected(Key(*row[:3]), *row[3:]) for row in rows]
 
+    def digests(self) -> dict[Key, tuple[str, str | None]]:
+        """For every grading that was ever asked for, the digests of its task and of what makes its image."""
+        rows = self._connection.execute("SELECT task_id, model, patch_sha256, task_digest, recipe_digest FROM expected")
+        return {Key(*row[:3]): (row[3], row[4]) for row in rows}
+
     def gradings(self) -> Iterator[Grading]:
         """Every row, oldest first."""
         for (text,) in self._connection.execute("SELECT grading FROM gradings ORDER BY id"):
@@ -277,8 +282,8 @@ def create_or_resume(
     """Open the run's ledger as its only writer, new or as it was left.
 
     `identity` is what its verdicts depend on. Raises `RunChanged`, naming each difference, when the run was begun with
-    another identity, or when a task or recipe that already gave a verdict has changed; and `UsageError` when another
-    process writes the run or the file is not a ledger of this version.
+    another identity, or when a task or recipe that already gave a verdict has changed; `RunBusy` when another process
+    writes the run; and `UsageError` when the file is not a ledger of this version.
     """
     try:
         run_dir.mkdir(parents=True, exist_ok=True)
@@ -329,7 +334,7 @@ def _only_writer(run_dir: Path, descriptor: int) -> Iterator[None]:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             holder = os.pread(descriptor, 20, 0).decode(errors="replace").strip() or "unknown"
-            raise UsageError(
+            raise RunBusy(
                 f"run {run_dir.name!r} is being written by another process (pid {holder});"
                 " wait for it, or give this run another --run NAME"
             ) from None

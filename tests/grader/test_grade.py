@@ -267,15 +267,15 @@ async def test_a_sandbox_killed_in_mid_suite_gives_no_verdict(tmp_path: Path) ->
 async def _kill_sandboxes_that_sleep(mark: str, count: int) -> None:
     """Kill PID 1 of `count` sandboxes, one after the other, each once it runs `sleep <mark>`."""
     for _ in range(count):
-        while not (victims := _first_processes_beside(f"sleep\0{mark}\0".encode())):
+        while not (victims := first_processes_beside(f"sleep\0{mark}\0".encode())):
             await anyio.sleep(0.02)
         for pid in victims:
             os.kill(pid, signal.SIGKILL)
-        while _first_processes_beside(f"sleep\0{mark}\0".encode()):
+        while first_processes_beside(f"sleep\0{mark}\0".encode()):
             await anyio.sleep(0.02)
 
 
-def _first_processes_beside(cmdline: bytes) -> list[int]:
+def first_processes_beside(cmdline: bytes) -> list[int]:
     """The PID 1s of the pid namespaces in which a process with this command line runs."""
     spaces: dict[str, list[int]] = {}
     wanted = set()

@@ -1,0 +1,192 @@
+"""Claims about `grader.scorer`: groups in real sandboxes, and what is made of trouble."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import anyio
+import pytest
+
+from grader.errors import UsageError
+from grader.ledger import read_only, run_directory
+from grader.scorer import Scorer, ScorerClosed, open_scorer
+from grader.verdict import Cause, Outcome
+from tests.grader.groups import KILLED, REWARDS, TASK, Toy, make_toy
+
+pytestmark = pytest.mark.anyio
+
+
+async def test_a_group_of_eight_with_two_infrastructure_failures(tmp_path: Path) -> None:
+    """Six rewards, a mean of six, two requests for another sample, and nothing that could be taken for a 0."""
+    toy = make_toy(tmp_path)
+    with toy.killing():
+        async with open_scorer(toy.campaign, grounds=toy.grounds) as scorer:
+            group = await scorer.score_group(TASK, toy.patches())
+
+    assert REWARDS == group.rewards
+    found = group.advantages(scale="none")
+    assert 0.5 == found.mean
+    assert [0.5, -0.5, None, 0.5, -0.5, None, 0.5, -0.5] == list(found.values)
+    assert list(KILLED) == [again.index for again in group.resample()]
+    assert {(Outcome.NO_VERDICT, Cause.INFRASTRUCTURE, True)} == {
+        (again.outcome, again.cause, again.worthwhile) for again in group.resample()
+    }
+    assert all("SandboxLost" in again.why for again in group.resample())
+
+
+async def test_the_same_patch_is_graded_once_within_and_across_groups(tmp_path: Path) -> None:
+    """However often a patch is sampled, at one moment or later, it costs one sandbox; a new process remembers it."""
+    toy = make_toy(tmp_path)
+    good, bad = toy.patches()[:2]
+    async with open_scorer(toy.campaign, grounds=toy.grounds) as scorer:
+        groups = {}
+
+        async def score(number: int) -> None:
+            groups[number] = await scorer.score_group(TASK, [good, bad, good])
+
+        async with anyio.create_task_group() as tasks:
+            for number in range(3):
+                tasks.start_soon(score, number)
+        again = await scorer.score_group(TASK, [bad.decode()])
+    assert [[1.0, 0.0, 1.0]] * 3 == [groups[number].rewards for number in range(3)]
+    assert ([0.0], 2) == (again.rewards, toy.made)
+
+    async with open_scorer(toy.campaign, grounds=toy.grounds) as scorer:
+        later = await scorer.score_group(TASK, [bad, good])
+    assert ([0.0, 1.0], 2) == (later.rewards, toy.made)
+
+
+async def test_what_had_no_verdict_is_tried_again(tmp_path: Path) -> None:
+    """An infrastructure failure is not remembered; asking again grades again, and both are in the ledger."""
+    toy = make_toy(tmp_path)
+    sleeps = toy.patches()[KILLED[0]]
+    async with open_scorer(toy.campaign, grounds=toy.grounds) as scorer:
+        for _ in range(2):
+            with toy.killing():
+                assert [None] == (await scorer.score_group(TASK, [sleeps])).rewards
+    assert 2 == toy.made
+    with read_only(run_directory(tmp_path / "runs", "training")) as ledger:
+        assert [Outcome.NO_VERDICT] * 2 == [grading.outcome for grading in ledger.gradings()]
+        assert [sleeps] == [expected.patch for expected in ledger.expected()]
+
+
+async def test_no_more_sandboxes_than_the_campaign_allows(tmp_path: Path) -> None:
+    """Many groups share one bound."""
+    toy = make_toy(tmp_path, limits={"concurrency": 2, "attempts": 1, "grading_timeout_s": 60})
+    most = 0
+    async with open_scorer(toy.campaign, grounds=toy.grounds) as scorer, anyio.create_task_group() as tasks:
+
+        async def watch() -> None:
+            nonlocal most
+            while True:
+                most = max(most, toy.alive)
+                await anyio.sleep(0.005)
+
+        tasks.start_soon(watch)
+        patches = [patch for place, patch in enumerate(toy.patches()) if place not in KILLED]
+        await scorer.score_group(TASK, patches)
+        tasks.cancel_scope.cancel()
+    assert 2 == most
+
+
+async def test_a_cancelled_group_gives_its_sandboxes_back(tmp_path: Path) -> None:
+    """A trainer that gives up a group gets its sandboxes' places back at once; what others wait for goes on."""
+    toy = make_toy(tmp_path)
+    good, _, slow = toy.patches()[:3]
+    async with open_scorer(toy.campaign, grounds=toy.grounds) as scorer:
+        with anyio.move_on_after(2) as gave_up:
+            await scorer.score_group(TASK, [slow, good])
+        assert gave_up.cancelled_caught
+        with anyio.fail_after(10):
+            while toy.alive:
+                await anyio.sleep(0.02)
+        assert [1.0] == (await scorer.score_group(TASK, [good])).rewards
+
+        async with anyio.create_task_group() as tasks:
+            shared: list[float | None] = []
+
+            async def patient() -> None:
+                shared.extend((await scorer.score_group(TASK, [slow])).rewards)
+
+            tasks.start_soon(patient)
+            with anyio.move_on_after(1):
+                await scorer.score_group(TASK, [slow])
+            with toy.killing():
+                while not shared:
+                    await anyio.sleep(0.02)
+        assert [None] == shared, "the other caller's grading was not given up"
+    assert 0 == toy.alive
+
+
+async def test_closing_answers_those_who_wait(tmp_path: Path) -> None:
+    """A caller that still waits when the scorer is closed hears so, and gets no reward."""
+    toy = make_toy(tmp_path)
+    slow = toy.patches()[KILLED[0]]
+    heard: list[Exception] = []
+
+    async def ask(scorer: Scorer) -> None:
+        try:
+            await scorer.score_group(TASK, [slow])
+        except ScorerClosed as error:
+            heard.append(error)
+
+    async with anyio.create_task_group() as tasks, open_scorer(toy.campaign, grounds=toy.grounds) as scorer:
+        tasks.start_soon(ask, scorer)
+        while not toy.alive:
+            await anyio.sleep(0.02)
+    assert 1 == len(heard)
+    assert 0 == toy.alive
+    with pytest.raises(ScorerClosed):
+        await scorer.score(TASK, slow)
+
+
+async def test_a_second_process_has_a_ledger_of_its_own(tmp_path: Path) -> None:
+    """Ranks of one trainer share a campaign file; each writes its own ledger."""
+    toy = make_toy(tmp_path)
+    good = toy.patches()[0]
+    async with (
+        open_scorer(toy.campaign, grounds=toy.grounds) as first,
+        open_scorer(toy.campaign, grounds=toy.grounds) as second,
+    ):
+        await first.score(TASK, good)
+        await second.score(TASK, good)
+    for run in ("training", "training-2"):
+        with read_only(run_directory(tmp_path / "runs", run)) as ledger:
+            assert [Outcome.RESOLVED] == [grading.outcome for grading in ledger.gradings()]
+
+
+async def test_an_unknown_task_is_the_callers_mistake(tmp_path: Path) -> None:
+    """A wrong id raises and names what is near; it is no sample without a reward."""
+    toy = make_toy(tmp_path)
+    async with open_scorer(toy.campaign, grounds=toy.grounds) as scorer:
+        with pytest.raises(UsageError, match="near: toy__sums-1"):
+            await scorer.score_group("toy__sum-1", [b""])
+
+
+async def test_the_bodys_own_error_comes_out_as_it_is(tmp_path: Path) -> None:
+    """A trainer's exception is not wrapped in a group of exceptions."""
+    toy = make_toy(tmp_path)
+    with pytest.raises(ZeroDivisionError):
+        async with open_scorer(toy.campaign, grounds=toy.grounds):
+            raise ZeroDivisionError
+
+
+async def test_a_policy_may_give_a_time_out_no_reward(tmp_path: Path) -> None:
+    """With `timed_out` unset in the policy a hanging sample leaves the group, and may be drawn again."""
+    toy = make_toy(tmp_path, conditions={"test_time_limit_s": 1.5}, rewards={"unresolved": -1.0})
+    policy = toy.campaign.rewards.model_copy(update={"timed_out": None})
+    campaign = toy.campaign.model_copy(update={"rewards": policy})
+    toy = Toy(toy.repo, campaign, toy.mark)
+    async with open_scorer(campaign, grounds=toy.grounds) as scorer:
+        group = await scorer.score_group(TASK, toy.patches()[1:3])
+    assert [-1.0, None] == group.rewards
+    assert [(1, Outcome.TIMED_OUT, None)] == [(a.index, a.outcome, a.cause) for a in group.resample()]
+
+
+async def test_a_task_that_cannot_be_graded_is_not_worth_another_sample(tmp_path: Path) -> None:
+    """Contradicted conditions end every sample alike, and the request says so."""
+    toy = make_toy(tmp_path, conditions={"test_time_limit_s": 40, "user": 12345})
+    async with open_scorer(toy.campaign, grounds=toy.grounds) as scorer:
+        group = await scorer.score_group(TASK, toy.patches()[:1])
+    (again,) = group.resample()
+    assert (Cause.CONDITIONS_CONTRADICTED, False) == (again.cause, again.worthwhile)
