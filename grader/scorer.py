@@ -137,19 +137,29 @@ class Scorer:
         Raises `UsageError` for a task that the campaign does not have, and `ScorerClosed`. Trouble with a grading is in
         its score.
         """
-        self._desk.task(task_id)
-        scores: dict[int, Score] = {}
+        (group,) = await self.score_groups([(task_id, patches)])
+        return group
 
-        async def one(index: int, patch: bytes | str) -> None:
-            scores[index] = await self.score(task_id, patch)
+    async def score_groups(self, asked: Sequence[tuple[str, Sequence[bytes | str]]]) -> list[Group]:
+        """Several groups at once, each a task id and its patches. Raises as `score_group`."""
+        for task_id, _ in asked:
+            self._desk.task(task_id)
+        scores: dict[tuple[int, int], Score] = {}
+
+        async def one(place: tuple[int, int], task_id: str, patch: bytes | str) -> None:
+            scores[place] = await self.score(task_id, patch)
 
         try:
-            async with anyio.create_task_group() as group:
-                for index, patch in enumerate(patches):
-                    group.start_soon(one, index, patch)
+            async with anyio.create_task_group() as tasks:
+                for number, (task_id, patches) in enumerate(asked):
+                    for index, patch in enumerate(patches):
+                        tasks.start_soon(one, (number, index), task_id, patch)
         except ExceptionGroup as errors:
             raise errors.exceptions[0] from errors
-        return Group(task_id, tuple(scores[index] for index in range(len(patches))))
+        return [
+            Group(task_id, tuple(scores[number, index] for index in range(len(patches))))
+            for number, (task_id, patches) in enumerate(asked)
+        ]
 
     async def score(self, task_id: str, patch: bytes | str) -> Score:
         """The score of one patch. Raises as `score_group`."""

@@ -25,7 +25,7 @@ from sandbox.spec import Chunk, ExecResult, Facts, Identity, SandboxSpec
 T = TypeVar("T")
 
 
-class _LoopThread:
+class LoopThread:
     """A thread that runs an event loop from its making until `close`."""
 
     def __init__(self) -> None:
@@ -33,9 +33,13 @@ class _LoopThread:
         self._thread = threading.Thread(target=self._loop.run_forever, name="sandman-sync", daemon=True)
         self._thread.start()
 
+    def submit(self, work: Coroutine[Any, Any, T]) -> concurrent.futures.Future[T]:
+        """Begin `work`. Cancelling the future cancels it."""
+        return asyncio.run_coroutine_threadsafe(work, self._loop)
+
     def call(self, work: Coroutine[Any, Any, T]) -> T:
         """What `work` returns or raises. An interrupted wait cancels it first."""
-        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        future = self.submit(work)
         try:
             return future.result()
         except BaseException:
@@ -86,7 +90,7 @@ class SyncProvider:
 
     def __enter__(self) -> Self:
         with contextlib.ExitStack() as stack:
-            self._thread = _LoopThread()
+            self._thread = LoopThread()
             stack.callback(self._thread.close)
             self._provider: Provider = stack.enter_context(self._thread.held(open_provider(self._config)))
             self._stack = stack.pop_all()
@@ -107,7 +111,7 @@ class SyncProvider:
 class SyncSandbox:
     """A sandbox whose calls wait; each does what its namesake of `Sandbox` does."""
 
-    def __init__(self, thread: _LoopThread, box: Sandbox) -> None:
+    def __init__(self, thread: LoopThread, box: Sandbox) -> None:
         self._thread = thread
         self._box = box
 

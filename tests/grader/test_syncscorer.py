@@ -1,0 +1,86 @@
+"""Claims about `grader.syncscorer`: the same groups, for code that has no loop, or one of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+import time
+import warnings
+from pathlib import Path
+
+import pytest
+
+from grader.errors import UsageError
+from grader.scorer import ScorerClosed
+from grader.syncscorer import SyncScorer
+from tests.grader.groups import KILLED, REWARDS, TASK, make_toy
+
+
+def test_a_group_from_a_thread_with_a_running_loop_or_without(tmp_path: Path) -> None:
+    """It waits where no loop runs, waits inside a running loop, and can be awaited in any."""
+    toy = make_toy(tmp_path)
+
+    async def inside(scorer: SyncScorer) -> list[list[float | None]]:
+        blocking = scorer.score_group(TASK, toy.patches()[:2])
+        awaited = await scorer.score_groups_async([(TASK, toy.patches()[3:5]), (TASK, [])])
+        return [blocking.rewards, *(group.rewards for group in awaited)]
+
+    with toy.killing(), SyncScorer(toy.campaign, grounds=toy.grounds) as scorer:
+        assert REWARDS == scorer.score_group(TASK, toy.patches()).rewards
+        assert [REWARDS[:2], REWARDS[3:5], []] == asyncio.run(inside(scorer))
+    assert (8, 0) == (toy.made, toy.alive)
+
+
+def test_calls_from_many_threads_share_one_grading(tmp_path: Path) -> None:
+    """A trainer's thread pool may ask for the same patch at the same moment."""
+    toy = make_toy(tmp_path)
+    patches = toy.patches()[:2]
+    found: list[list[float | None]] = []
+    with SyncScorer(toy.campaign, grounds=toy.grounds) as scorer:
+        threads = [
+            threading.Thread(target=lambda: found.append(scorer.score_group(TASK, patches).rewards)) for _ in range(8)
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert ([[1.0, 0.0]] * 8, 2) == (found, toy.made)
+
+
+def test_whoever_stops_waiting_gives_the_sandbox_back(tmp_path: Path) -> None:
+    """A cancelled await ends the grading in the scorer's own thread too."""
+    toy = make_toy(tmp_path)
+
+    async def give_up(scorer: SyncScorer) -> None:
+        async with asyncio.timeout(2):
+            await scorer.score_groups_async([(TASK, [toy.patches()[KILLED[0]]])])
+
+    with SyncScorer(toy.campaign, grounds=toy.grounds) as scorer:
+        with pytest.raises(TimeoutError):
+            asyncio.run(give_up(scorer))
+        deadline = time.monotonic() + 10
+        while toy.alive and time.monotonic() < deadline:
+            time.sleep(0.02)
+        assert 0 == toy.alive
+        assert [1.0] == scorer.score_group(TASK, toy.patches()[:1]).rewards
+
+
+def test_a_scorer_that_is_not_open_or_was_forked_says_so(tmp_path: Path) -> None:
+    """Nothing waits for ever for a thread that is not there."""
+    toy = make_toy(tmp_path)
+    scorer = SyncScorer(toy.campaign, grounds=toy.grounds)
+    with pytest.raises(ScorerClosed, match="not open"):
+        scorer.score_group(TASK, [b""])
+    with scorer:
+        with warnings.catch_warnings(action="ignore", category=DeprecationWarning):
+            child = os.fork()  # newer Pythons warn of just what this test is about
+        if child == 0:
+            try:
+                scorer.score_group(TASK, [b""])
+            except UsageError:
+                os._exit(7)
+            os._exit(1)
+        assert 7 == os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    with pytest.raises(ScorerClosed):
+        scorer.score_group(TASK, [b""])
