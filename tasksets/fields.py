@@ -56,6 +56,11 @@ class Row:
             return None
         return self.text(field) or None
 
+    def plain_text(self, field: str) -> str:
+        """A string that decides nothing: empty where the field is anything else."""
+        value = self.fields.get(field)
+        return value if isinstance(value, str) and _encodable(value) else ""
+
     def patch(self, field: str) -> bytes:
         """A patch, as the bytes of its UTF-8 text."""
         return self.text(field).encode()

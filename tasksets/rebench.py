@@ -43,6 +43,7 @@ def task_of(row: Row, schema: str) -> Task:
         problem_statement=row.text("problem_statement"),
         source=row.where,
         schema=schema,
+        created_at=row.plain_text("created_at"),
     )
 
 

@@ -29,4 +29,5 @@ def task_of(row: Row, schema: str) -> Task:
         problem_statement=row.optional_text("problem_statement") or "",
         source=row.where,
         schema=schema,
+        created_at=row.plain_text("created_at"),
     )

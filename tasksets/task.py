@@ -55,6 +55,8 @@ class Task:
     """Where the row came from: file and line, or data set and split; for messages."""
     schema: str
     """Name of the schema the row was read as, such as `swebench-2026`."""
+    created_at: str = ""
+    """When the change was made, as the row says it (ISO 8601). Empty where it does not. Not part of the digest."""
 
     @property
     def digest(self) -> str:
