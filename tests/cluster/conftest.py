@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
 import secrets
+import ssl
+import urllib.request
+from base64 import b64decode
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from importlib.resources import files
@@ -32,7 +36,7 @@ def kubeconfig() -> Path:
     return file
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 async def admin(kubeconfig: Path) -> AsyncIterator[Api]:
     """The API server, as its administrator."""
     try:
@@ -82,7 +86,7 @@ async def _default_account(admin: Api, namespace: str) -> None:
                 await anyio.sleep(0.05)
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 async def image(admin: Api) -> str:
     """An image that the nodes have, by digest: `$SANDMAN_TEST_IMAGE`, or the one of `tests/cluster/up`."""
     nodes = (await admin.call("GET", "/api/v1/nodes"))["items"]
@@ -111,7 +115,7 @@ def config(kubeconfig: Path, namespace: str) -> Callable[..., KubernetesConfig]:
     return make
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def spec(image: str) -> SandboxSpec:
     return SandboxSpec(image=image, egress="denied")
 
@@ -120,6 +124,23 @@ async def pods_of(admin: Api, namespace: str) -> list[str]:
     """Names of the pods in a namespace."""
     answer = await admin.call("GET", f"/api/v1/namespaces/{namespace}/pods")
     return [item["metadata"]["name"] for item in answer.get("items") or []]
+
+
+def left_in(kubeconfig: Path, namespace: str) -> list[str]:
+    """A line for each pod and each lease in a namespace, by a client that shares nothing with the provider's."""
+    document = yaml.safe_load(kubeconfig.read_text())
+    cluster, user = document["clusters"][0]["cluster"], document["users"][0]["user"]
+    tls = ssl.create_default_context(cadata=b64decode(cluster["certificate-authority-data"]).decode())
+    lines = []
+    for kind, path in (("sandbox", "/api/v1"), ("lease", "/apis/coordination.k8s.io/v1")):
+        plural = "pods" if kind == "sandbox" else "leases"
+        request = urllib.request.Request(
+            f"{cluster['server']}{path}/namespaces/{namespace}/{plural}",
+            headers={"Authorization": f"Bearer {user['token']}"},
+        )
+        with urllib.request.urlopen(request, context=tls, timeout=10) as answer:
+            lines += [f"{kind} {item['metadata']['name']}" for item in json.load(answer)["items"]]
+    return lines
 
 
 async def leases_of(admin: Api, namespace: str) -> list[str]:

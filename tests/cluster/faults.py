@@ -1,6 +1,7 @@
 """A reverse proxy in front of a real API server that does to requests what networks, webhooks and servers do.
 
 It speaks plain HTTP on loopback, forwards to the real server, and asks a `Plan` at each request which fault to inject.
+It tells of each trial's requests as they pass, so that a trial can be cancelled at exactly such a moment.
 """
 
 from __future__ import annotations
@@ -10,8 +11,9 @@ import contextlib
 import json
 import random
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,22 +22,24 @@ import yaml
 from aiohttp import web
 
 from sandbox.kube.api import Api
+from sandbox.kube.manifest import FACTS_ANNOTATION
 
-CREATE_FAULTS = (
-    "request_lost",
-    "reply_lost",
-    "stored_late",
-    "5xx_before",
-    "5xx_after",
-    "webhook_timeout",
-    "429",
-    "409_stranger",
-    "slow_reply",
-)
-DELETE_FAULTS = ("request_lost", "reply_lost", "5xx_before", "5xx_after", "429", "slow_reply")
-READ_FAULTS = ("request_lost", "5xx_before", "slow_reply")
-WATCH_FAULTS = ("cut", "half_open", "410", "5xx_before")
-
+FAULTS = {
+    "create": (
+        "request_lost",
+        "reply_lost",
+        "stored_late",
+        "5xx_before",
+        "5xx_after",
+        "webhook_timeout",
+        "429",
+        "409_stranger",
+        "slow_reply",
+    ),
+    "delete": ("request_lost", "reply_lost", "5xx_before", "5xx_after", "429", "slow_reply"),
+    "read": ("request_lost", "5xx_before", "slow_reply"),
+    "watch": ("cut", "half_open", "410", "5xx_before"),
+}
 
 REFUSALS = {
     "5xx_before": (503, "ServiceUnavailable", "the server is overloaded"),
@@ -43,123 +47,157 @@ REFUSALS = {
     "429": (429, "TooManyRequests", "slow down", {"Retry-After": "0"}),
 }
 
+LATEST_STORE_S = 1.5
+"""How long after it was sent a create may be stored by the proxy."""
+
+MOMENTS = (
+    "create arrives",
+    "create is done",
+    "create was answered",
+    "read arrives",
+    "delete arrives",
+    "delete is done",
+)
+
+OnMoment = Callable[[str, str], None]
+"""(trial, one of MOMENTS). Must not wait."""
+
+
+@dataclass(frozen=True)
+class Fault:
+    """What happens to one request, and the chance that fills in its details."""
+
+    name: str | None
+    random: random.Random
+
 
 class Plan:
-    """Which fault a request meets: with probability `share` one of its kind, else none."""
+    """Which fault a request meets: with probability `share` one of its kind, else none.
 
-    def __init__(self, seed: int, share: float) -> None:
-        self.random = random.Random(seed)
+    It is settled by the seed, the trial, the kind of request and its number among the trial's own: not by the order in
+    which requests of different trials come.
+    """
+
+    def __init__(self, seed: str, share: float) -> None:
+        self.seed = seed
         self.share = share
+        self.asked: Counter[tuple[str, str]] = Counter()
         self.injected: Counter[str] = Counter()
 
-    def choose(self, kind: str, faults: tuple[str, ...]) -> str | None:
-        if self.random.random() >= self.share:
-            return None
-        fault = self.random.choice(faults)
-        self.injected[f"{kind}: {fault}"] += 1
-        return fault
+    def choose(self, trial: str, kind: str) -> Fault:
+        number = self.asked[trial, kind]
+        self.asked[trial, kind] += 1
+        chance = random.Random(f"{self.seed}/{trial}/{kind}/{number}")
+        if chance.random() >= self.share:
+            return Fault(None, chance)
+        name = chance.choice(FAULTS[kind])
+        self.injected[f"{kind}: {name}"] += 1
+        return Fault(name, chance)
 
 
 class FaultyServer:
     """The proxy. `url` is where it listens."""
 
-    def __init__(self, api: Api, plan: Plan) -> None:
+    def __init__(self, api: Api, plan: Plan, *, on_moment: OnMoment = lambda trial, moment: None) -> None:
         self.api = api
         self.plan = plan
         self.url = ""
         self.strangers: list[str] = []
         """Pods that were put in the way under names of ours. They are foreign, and must survive."""
-        self.late: set[asyncio.Task[None]] = set()
+        self._trials: dict[str, str] = {}
+        """By the pod's name."""
+        self._on_moment = on_moment
+        self._late: set[asyncio.Task[None]] = set()
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
         body = await request.read()
-        pods = "/pods" in request.path
         if request.method == "GET" and request.query.get("watch"):
-            return await self._watch(request, self.plan.choose("watch", WATCH_FAULTS))
-        fault = None
-        if pods and request.method == "POST":
-            fault = self.plan.choose("create", CREATE_FAULTS)
-        elif pods and request.method == "DELETE":
-            fault = self.plan.choose("delete", DELETE_FAULTS)
-        elif pods and request.method == "GET":
-            fault = self.plan.choose("read", READ_FAULTS)
-        return await self._answer(request, body, fault)
+            return await self._watch(request, self.plan.choose("", "watch"))
+        kind = {"POST": "create", "DELETE": "delete", "GET": "read"}.get(request.method)
+        if "/pods" not in request.path or kind is None:
+            return await self._answer(request, body, Fault(None, random.Random(0)), lambda moment: None)
+        if kind == "create":
+            metadata = json.loads(body)["metadata"]
+            labels = json.loads(metadata.get("annotations", {}).get(FACTS_ANNOTATION, "{}"))
+            self._trials[metadata["name"]] = labels.get("trial", "")
+            trial = self._trials[metadata["name"]]
+        else:
+            trial = self._trials.get(request.path.rpartition("/")[2], "")
 
-    async def _answer(self, request: web.Request, body: bytes, fault: str | None) -> web.StreamResponse:
-        if fault in REFUSALS:
-            return _status(*REFUSALS[fault])
-        if fault == "stored_late":
-            task = asyncio.create_task(self._later(request, body))
-            self.late.add(task)
-            task.add_done_callback(self.late.discard)
-        if fault in {"request_lost", "stored_late"}:
+        def passed(moment: str) -> None:
+            self._on_moment(trial, f"{kind} {moment}")
+
+        passed("arrives")
+        return await self._answer(request, body, self.plan.choose(trial, kind), passed)
+
+    async def _answer(
+        self, request: web.Request, body: bytes, fault: Fault, passed: Callable[[str], None]
+    ) -> web.StreamResponse:
+        if fault.name in REFUSALS:
+            return _status(*REFUSALS[fault.name])
+        if fault.name == "stored_late":
+            task = asyncio.create_task(self._later(request, body, fault))
+            self._late.add(task)
+            task.add_done_callback(self._late.discard)
+        if fault.name in {"request_lost", "stored_late"}:
             return _cut(request)
-        if fault == "409_stranger":
+        if fault.name == "409_stranger":
             await self._put_a_stranger_in_the_way(request, body)
         status, text, headers = await self._forward(request, body)
-        if fault == "reply_lost":
+        passed("is done")
+        asyncio.get_running_loop().call_later(0.002, passed, "was answered")
+        if fault.name == "reply_lost":
             return _cut(request)
-        if fault == "5xx_after":
+        if fault.name == "5xx_after":
             return _status(504, "Timeout", "request did not complete within the allotted timeout")
-        if fault == "slow_reply":
-            await asyncio.sleep(self.plan.random.uniform(0.05, 0.8))
+        if fault.name == "slow_reply":
+            await asyncio.sleep(fault.random.uniform(0.05, 0.8))
         return web.Response(status=status, body=text, headers=headers)
 
     async def _forward(self, request: web.Request, body: bytes) -> tuple[int, bytes, dict[str, str]]:
         async with self._session.request(
-            request.method, self.api.server + request.path_qs, data=body or None, headers=self._headers(request)
+            request.method, self.api.server + request.path_qs, data=body or None, headers=_headers(request)
         ) as answer:
             kept = {
                 name: answer.headers[name] for name in ("Content-Type", "Date", "Retry-After") if name in answer.headers
             }
             return answer.status, await answer.read(), kept
 
-    async def _later(self, request: web.Request, body: bytes) -> None:
-        await asyncio.sleep(self.plan.random.uniform(0.1, 1.5))
+    async def _later(self, request: web.Request, body: bytes, fault: Fault) -> None:
+        await asyncio.sleep(fault.random.uniform(0.1, LATEST_STORE_S))
         await self._forward(request, body)
 
     async def _put_a_stranger_in_the_way(self, request: web.Request, body: bytes) -> None:
         name = json.loads(body)["metadata"]["name"]
-        pod = {
-            "metadata": {"name": name, "labels": {"app": "foreign"}},
-            "spec": {"nodeSelector": {"no": "node"}, "containers": [{"name": "c", "image": "localhost/pause:1"}]},
-        }
         async with self._session.post(
-            self.api.server + request.path_qs, json=pod, headers=self._headers(request)
+            self.api.server + request.path_qs, json=foreign_pod(name), headers=_headers(request)
         ) as answer:
             if answer.status == 201:
                 self.strangers.append(name)
 
-    async def _watch(self, request: web.Request, fault: str | None) -> web.StreamResponse:
-        if fault == "5xx_before":
+    async def _watch(self, request: web.Request, fault: Fault) -> web.StreamResponse:
+        if fault.name == "5xx_before":
             return _status(503, "ServiceUnavailable", "the server is overloaded")
         async with self._session.get(
-            self.api.server + request.path_qs, headers=self._headers(request), timeout=aiohttp.ClientTimeout(total=None)
+            self.api.server + request.path_qs, headers=_headers(request), timeout=aiohttp.ClientTimeout(total=None)
         ) as answer:
             response = web.StreamResponse(status=answer.status, headers={"Content-Type": "application/json"})
             await response.prepare(request)
-            pieces = self.plan.random.randrange(1, 30)
+            pieces = fault.random.randrange(1, 30)
             with contextlib.suppress(ConnectionResetError, aiohttp.ClientError):
                 async for piece in answer.content.iter_any():
                     await response.write(piece)
                     pieces -= 1
-                    if fault is not None and pieces <= 0:
+                    if fault.name is not None and pieces <= 0:
                         break
-            if fault == "half_open":
+            if fault.name == "half_open":
                 await asyncio.sleep(3.0)
-            if fault == "410":
+            if fault.name == "410":
                 gone = {"type": "ERROR", "object": {"kind": "Status", "code": 410, "reason": "Expired"}}
                 await response.write(json.dumps(gone).encode() + b"\n")
-            if fault is not None and request.transport is not None:
+            if fault.name is not None and request.transport is not None:
                 request.transport.abort()
             return response
-
-    def _headers(self, request: web.Request) -> dict[str, str]:
-        return {
-            name: request.headers[name]
-            for name in ("Authorization", "Content-Type", "Accept")
-            if name in request.headers
-        }
 
     @asynccontextmanager
     async def serve(self) -> AsyncIterator[FaultyServer]:
@@ -175,9 +213,21 @@ class FaultyServer:
             try:
                 yield self
             finally:
-                if self.late:
-                    await asyncio.wait(self.late)
+                if self._late:
+                    await asyncio.wait(self._late)
                 await runner.cleanup()
+
+
+def foreign_pod(name: str) -> dict[str, object]:
+    """A pod without any mark of ours, which no node takes."""
+    return {
+        "metadata": {"name": name, "labels": {"app": "foreign"}},
+        "spec": {
+            "nodeSelector": {"no": "node"},
+            "automountServiceAccountToken": False,
+            "containers": [{"name": "c", "image": "localhost/pause:1"}],
+        },
+    }
 
 
 def proxied_kubeconfig(real: Path, url: str, into: Path) -> Path:
@@ -187,6 +237,12 @@ def proxied_kubeconfig(real: Path, url: str, into: Path) -> Path:
         cluster["cluster"] = {"server": url}
     into.write_text(yaml.safe_dump(document))
     return into
+
+
+def _headers(request: web.Request) -> dict[str, str]:
+    return {
+        name: request.headers[name] for name in ("Authorization", "Content-Type", "Accept") if name in request.headers
+    }
 
 
 def _cut(request: web.Request) -> web.StreamResponse:

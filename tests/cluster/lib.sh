@@ -8,7 +8,7 @@ export KUBE_POD_CIDR=${KUBE_POD_CIDR:-10.88.0.0/16}
 export KUBE_SERVICE_CIDR=${KUBE_SERVICE_CIDR:-10.96.0.0/16}
 export KUBE_NODE=${KUBE_NODE:-node1}
 gateway=${KUBE_POD_CIDR%.*}.1 # the bridge's address, which is the node's own too
-bin=$KUBE_DIR/bin run=$KUBE_DIR/run log=$KUBE_DIR/log pki=$KUBE_DIR/pki images=$KUBE_DIR/images
+bin=${KUBE_BIN:-$KUBE_DIR/bin} run=$KUBE_DIR/run log=$KUBE_DIR/log pki=$KUBE_DIR/pki images=$KUBE_DIR/images
 etcd_data=${KUBE_ETCD_DATA:-/dev/shm/sandman-etcd} # in memory: a sync costs nothing there
 containerd_socket=$run/containerd.sock
 export KUBECONFIG=$pki/admin.kubeconfig
@@ -55,3 +55,15 @@ wait_for() {
 
 # debian_uri LABEL: the mirror that the machine's own apt configuration names (LABEL is Debian or Debian-Security).
 debian_uri() { apt-get indextargets --format '$(LABEL)|$(REPO_URI)' 'Created-By: Packages' | sed -n "s/^$1|//p" | head -n 1; }
+
+# lacks WHAT: say what this machine has not, and that so much of the cluster cannot be brought up on it.
+lacks() { echo "tests/cluster: this machine lacks $1" >&2; }
+
+# set_sysctl NAME VALUE: and note the value that it had, for `stop`.
+set_sysctl() {
+  local before
+  before=$(sysctl -n "$1")
+  [ "$before" != "$2" ] || return 0
+  echo "$1=$before" >>"$run/sysctls"
+  sysctl -qw "$1=$2"
+}

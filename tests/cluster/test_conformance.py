@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
+from functools import partial
+from pathlib import Path
 
 import anyio
 import pytest
@@ -11,8 +13,9 @@ from sandbox import KubernetesConfig, SandboxSpec, open_provider
 from sandbox.config import PacingConfig
 from sandbox.errors import DeletedByAnother, SandboxLost
 from sandbox.kube.api import Api
-from sandbox.testing import CHECKS, Check, Subject
-from tests.cluster.conftest import a_canary, pods_of
+from sandbox.testing import CHECKS, LIFECYCLE_CHECKS, Check, LifecycleCheck, LifecycleSubject, Subject
+from sandbox.torture import CASES, Case, run_case
+from tests.cluster.conftest import a_canary, a_namespace, left_in, pods_of
 
 pytestmark = [pytest.mark.cluster, pytest.mark.anyio, pytest.mark.slow]
 
@@ -23,10 +26,18 @@ def name(check: Callable[..., object]) -> str:
     return check.__name__
 
 
-@pytest.fixture
-async def subject(admin: Api, config: Callable[..., KubernetesConfig], spec: SandboxSpec) -> AsyncIterator[Subject]:
+@pytest.fixture(scope="module")
+async def shared(admin: Api) -> AsyncIterator[str]:
+    """A namespace for all tests of this module."""
+    async with a_namespace(admin) as namespace:
+        yield namespace
+
+
+@pytest.fixture(scope="module")
+async def subject(admin: Api, kubeconfig: Path, shared: str, spec: SandboxSpec) -> AsyncIterator[Subject]:
     canary = await a_canary(admin)
-    async with open_provider(config(canary=canary, pacing=FAST)) as provider:
+    config = KubernetesConfig(kubeconfig=kubeconfig, namespace=shared, canary=canary, pacing=FAST)
+    async with open_provider(config) as provider:
         yield Subject(provider, spec, canary)
 
 
@@ -34,6 +45,37 @@ async def subject(admin: Api, config: Callable[..., KubernetesConfig], spec: San
 async def test_a_provider_does_what_the_law_says(check: Check, subject: Subject) -> None:
     """The claim is the check's own docstring."""
     await check(subject)
+
+
+@pytest.mark.parametrize("check", LIFECYCLE_CHECKS, ids=name)
+async def test_a_provider_owns_its_sandboxes_to_their_end(
+    check: LifecycleCheck, kubeconfig: Path, namespace: str, spec: SandboxSpec
+) -> None:
+    """The claim is the check's own docstring."""
+    config = KubernetesConfig(kubeconfig=kubeconfig, namespace=namespace, pacing=FAST)
+    open_spec = spec.model_copy(update={"egress": "open"})  # the guard's own sandboxes are no matter here
+    await check(LifecycleSubject(lambda: open_provider(config), open_spec, partial(left_in, kubeconfig, namespace)))
+
+
+@pytest.mark.parametrize("part", ["alone", "together"])
+async def test_the_shell_does_not_lie_in_a_pod(part: str, subject: Subject) -> None:
+    """The torture suite passes on a real pod: each case that may signal everything in a pod of its own, the others in
+    sessions of one."""
+    if part == "together":
+        async with subject.provider.sandbox(subject.spec) as box:
+            for case in CASES:
+                if not case.needs_isolation and not case.slow:
+                    await run_case(box, case)
+        return
+
+    async def alone(case: Case) -> None:
+        async with subject.provider.sandbox(subject.spec) as box:
+            await run_case(box, case)
+
+    async with anyio.create_task_group() as group:
+        for case in CASES:
+            if case.needs_isolation:
+                group.start_soon(alone, case)
 
 
 async def test_from_a_denied_sandbox_nothing_is_reached(subject: Subject, admin: Api) -> None:
@@ -55,13 +97,13 @@ async def test_another_pod_cannot_call_execd(subject: Subject) -> None:
         assert "unreachable" == (await caller.facts(canary=called.address)).canary
 
 
-async def test_a_pod_that_another_deletes_is_told(subject: Subject, admin: Api, namespace: str) -> None:
+async def test_a_pod_that_another_deletes_is_told(subject: Subject, admin: Api, shared: str) -> None:
     """A command whose pod is deleted under it raises `DeletedByAnother`; it gets no result."""
     async with subject.provider.sandbox(subject.spec) as box:
 
         async def delete() -> None:
             await anyio.sleep(0.5)
-            await admin.call("DELETE", f"/api/v1/namespaces/{namespace}/pods/{box.identity.sandbox_id}")
+            await admin.call("DELETE", f"/api/v1/namespaces/{shared}/pods/{box.identity.sandbox_id}")
 
         with pytest.raises(SandboxLost) as lost:
             async with anyio.create_task_group() as group:

@@ -1,0 +1,449 @@
+"""Trials of ownership against a real API server, in numbers: `python -m tests.cluster.trials --trials 3000 --kills 50`.
+
+A trial is one acquire through a proxy that loses, delays and refuses (`faults.py`), whose caller, or the task that
+holds the provider, or both, are cancelled at some moment, once, twice or five times. 25 trials share a provider: a run.
+Beside them stand pods of others. Counted in the end: pods of ours that are left, pods of others that are gone.
+
+A kill is a process with twenty creates under way that gets SIGKILL. After the lease's time one run of the janitor must
+leave nothing of it, and everything of others and of a run that lives.
+
+The plan of every trial is settled by the seed, its run and its number: `--run N` does one run again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import itertools
+import json
+import os
+import random
+import signal
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Iterable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal
+from unittest.mock import patch
+
+import structlog
+
+from sandbox import KubernetesConfig, SandboxSpec, open_provider
+from sandbox.config import PacingConfig
+from sandbox.errors import SandboxError
+from sandbox.kube import ownership
+from sandbox.kube.api import Api, open_api
+from sandbox.kube.janitor import sweep
+from sandbox.kube.lease import CLOCK_MARGIN_S
+from tests.cluster.conftest import KUBE_DIR, a_namespace, pods_of
+from tests.cluster.faults import LATEST_STORE_S, MOMENTS, FaultyServer, Plan, foreign_pod, proxied_kubeconfig
+
+PER_RUN = 25
+RUNS_AT_ONCE = 8
+FAULTS_SHARE = 0.35
+SENTINELS = 10
+CREATES_PER_VICTIM = 20
+VICTIM_LEASE_S = 5
+NOWHERE = SandboxSpec(image="localhost/nothing@sha256:" + "0" * 64, egress="open")
+"""Never runs: the pods that name it find no node."""
+
+MOMENTS_OF_A_CREATE = MOMENTS[:4]
+"""Later ones come when the caller has gone."""
+HOST_AWAITS = 24
+"""From the first of opening to the last of closing."""
+
+Who = Literal["nobody", "caller", "host"]
+
+
+@dataclass(frozen=True)
+class Cancel:
+    """Who is cancelled, how often, and when: after some seconds, at a moment of its requests, or at its own n-th await
+    and the awaits that follow."""
+
+    who: Who
+    times: int = 0
+    after_s: float | None = None
+    moment: str | None = None
+    at_await: int | None = None
+
+
+def cancel_of_a_caller(chance: random.Random) -> Cancel:
+    """One trial's cancellation."""
+    times = chance.choice((0, 1, 2, 5))
+    if times == 0:
+        return Cancel("nobody")
+    when = chance.random()
+    if when < 0.3:
+        return Cancel("caller", times, after_s=chance.uniform(0, 2))
+    if when < 0.8:
+        return Cancel("caller", times, moment=chance.choice(MOMENTS_OF_A_CREATE))
+    return Cancel("caller", times, at_await=chance.randrange(1, 5))
+
+
+def cancel_of_a_host(number: int, chance: random.Random) -> Cancel:
+    """Half of the runs are cancelled as a whole: by turns at each of the host's awaits, after a while, or at a moment
+    of one of its trials' requests."""
+    times = (1, 2, 5)[number // 6 % 3]
+    if number % 6 == 0:
+        return Cancel("host", times, at_await=1 + number // 6 % HOST_AWAITS)
+    if number % 6 == 1:
+        return Cancel("host", times, after_s=chance.uniform(0.02, 2))
+    if number % 6 == 2:
+        return Cancel("host", times, moment=chance.choice(MOMENTS))
+    return Cancel("nobody")
+
+
+class Steps:
+    """A coroutine that is cancelled at its own n-th await, and at the ones that follow, `times` in all."""
+
+    def __init__(self, work: Coroutine[Any, Any, None], cancel: Cancel, on_cancel: Callable[[], None]) -> None:
+        assert cancel.at_await is not None
+        self.work = work
+        self.awaits = 0
+        self.cancel_at = range(cancel.at_await, cancel.at_await + cancel.times)
+        self.on_cancel = on_cancel
+
+    def __await__(self) -> Generator[Any, Any, None]:
+        task = asyncio.current_task()
+        assert task is not None
+        inner = self.work.__await__()
+        go_on: Callable[[], Any] = lambda: next(inner)  # noqa: E731
+        while True:
+            try:
+                waits_for = go_on()
+            except StopIteration:
+                return
+            self.awaits += 1
+            if self.awaits in self.cancel_at:
+                task.cancel()
+                self.on_cancel()
+            try:
+                yield waits_for
+                go_on = lambda: inner.send(None)  # noqa: E731
+            except BaseException as error:
+                go_on = lambda error=error: inner.throw(error)  # noqa: E731
+
+
+async def _stepped(work: Coroutine[Any, Any, None], cancel: Cancel, on_cancel: Callable[[], None]) -> None:
+    await Steps(work, cancel, on_cancel)
+
+
+@dataclass
+class Count:
+    """What the trials came to."""
+
+    trials: int = 0
+    """Acquires that began. Runs that were cancelled while their provider opened have none."""
+    under_way: int = 0
+    runs: int = 0
+    outcomes: Counter[str] = field(default_factory=Counter)
+    cancelled: Counter[str] = field(default_factory=Counter)
+    """Trials by who was cancelled, and how often."""
+    moments: Counter[str] = field(default_factory=Counter)
+    """Cancellations by the moment that they came at."""
+    faults: Counter[str] = field(default_factory=Counter)
+    ownerless: list[str] = field(default_factory=list)
+    foreign_deletes: list[str] = field(default_factory=list)
+    foreign: int = 0
+
+
+class Run:
+    """A provider and its callers, cancelled by plan, before a server with faults."""
+
+    def __init__(self, admin: Api, config: KubernetesConfig, seed: str, number: int, count: Count) -> None:
+        self.admin = admin
+        self.config = config
+        self.seed = f"{seed}/{number}"
+        self.chance = random.Random(self.seed)
+        self.host_cancel = cancel_of_a_host(number, self.chance)
+        self.count = count
+        self.callers: dict[str, tuple[Cancel, asyncio.Task[None]]] = {}
+        self.fired: set[str] = set()
+        """Trials whose caller was cancelled, and "host"."""
+
+    async def trials(self, how_many: int, scratch: Path) -> None:
+        assert self.config.kubeconfig is not None
+        proxy = FaultyServer(self.admin, Plan(self.seed, FAULTS_SHARE), on_moment=self._on_moment)
+        async with proxy.serve():
+            through = proxied_kubeconfig(
+                self.config.kubeconfig, proxy.url, scratch / f"{self.seed.replace('/', '-')}.kubeconfig"
+            )
+            config = self.config.model_copy(update={"kubeconfig": through})
+            await self._cancelled(self._host(config, how_many))
+        self._note()
+        self.count.faults += proxy.plan.injected
+        self.count.foreign += len(proxy.strangers)
+        left = await pods_of(self.admin, self._namespace)
+        self.count.foreign_deletes += [f"{self.seed}: {name}" for name in proxy.strangers if name not in left]
+
+    @property
+    def _namespace(self) -> str:
+        assert self.config.namespace is not None
+        return self.config.namespace
+
+    async def _host(self, config: KubernetesConfig, how_many: int) -> None:
+        async with open_provider(config) as provider:
+
+            async def caller(trial: str, timeout_s: float) -> None:
+                spec = NOWHERE.model_copy(update={"labels": {"trial": trial}})
+                try:
+                    async with provider.sandbox(spec, acquire_timeout_s=timeout_s):
+                        self.count.outcomes["got one"] += 1
+                except SandboxError as error:
+                    self.count.outcomes[type(error).__name__] += 1
+
+            for number in range(how_many):
+                trial = str(number)
+                chance = random.Random(f"{self.seed}/{trial}")
+                cancel = cancel_of_a_caller(chance)
+                longest_s = chance.uniform(0.05, 2.5) if cancel.moment is None else 8.0
+                work = caller(trial, longest_s)
+                if cancel.at_await is not None:
+                    work = _stepped(work, cancel, partial(self._fire, trial, "at an await"))
+                self.callers[trial] = cancel, asyncio.get_running_loop().create_task(work)
+                if cancel.after_s is not None:
+                    asyncio.get_running_loop().call_later(cancel.after_s, self._cancel, trial, "after a while")
+            await asyncio.wait([task for _, task in self.callers.values()])
+
+    async def _cancelled(self, host: Coroutine[Any, Any, None]) -> None:
+        """Run the host, cancelled as its plan says."""
+        cancel = self.host_cancel
+        if cancel.at_await is not None:
+            host = _stepped(host, cancel, partial(self._fire, "host", "at an await"))
+        task = self.host = asyncio.get_running_loop().create_task(host)
+        await asyncio.wait({task}, timeout=cancel.after_s)
+        if cancel.after_s is not None:
+            self._cancel("host", "after a while")
+            await asyncio.wait({task})
+        tasks = [task for _, task in self.callers.values()]
+        if tasks:  # those whose provider has gone end by themselves
+            await asyncio.wait(tasks)
+        if not task.cancelled() and task.exception() is not None:
+            self.count.outcomes[f"run: {task.exception()!r}"] += 1
+
+    def _on_moment(self, trial: str, moment: str) -> None:
+        cancel, _ = self.callers.get(trial, (None, None))
+        if cancel is not None and cancel.moment == moment:
+            self._cancel(trial, moment)
+        if self.host_cancel.moment == moment and "host" not in self.fired:
+            self._cancel("host", moment)
+
+    def _cancel(self, who: str, moment: str) -> None:
+        """Once now, and again each time that the loop turns, until it was done as often as planned."""
+        cancel, task = (self.host_cancel, self.host) if who == "host" else self.callers[who]
+
+        def again(left: int) -> None:
+            if left and not task.done():
+                task.cancel()
+                self._fire(who, moment)
+                asyncio.get_running_loop().call_soon(again, left - 1)
+
+        again(cancel.times)
+
+    def _fire(self, who: str, moment: str) -> None:
+        self.count.moments[moment if who != "host" else f"the host: {moment}"] += who not in self.fired
+        self.fired.add(who)
+
+    def _note(self) -> None:
+        """Count what was planned and came to pass."""
+        self.count.runs += 1
+        self.count.trials += len(self.callers)
+        by_host = "host" in self.fired
+        for trial, (cancel, task) in self.callers.items():
+            by_caller = trial in self.fired
+            times = cancel.times if by_caller else self.host_cancel.times if by_host else 0
+            who = ("both" if by_host else "caller") if by_caller else "host" if by_host else "nobody"
+            self.count.cancelled[f"{who}, {times} times" if times else who] += 1
+            self.count.outcomes["cancelled"] += task.cancelled()
+
+
+async def ownership_trials(
+    admin: Api, config: KubernetesConfig, *, trials: int, seed: str, only: Iterable[int] | None = None
+) -> Count:
+    """All runs of `trials` trials in the config's namespace, or those named by `only`."""
+    count = Count()
+    assert config.namespace is not None
+    pods = f"/api/v1/namespaces/{config.namespace}/pods"
+    sentinels = [f"foreign-{number}" for number in range(SENTINELS)]
+    for name in sentinels:
+        await admin.call("POST", pods, foreign_pod(name))
+    ours = config.model_copy(
+        update={"pacing": PacingConfig(creates_per_s=200, burst=100), "node_selector": {"no": "node"}}
+    )
+    numbers = iter(itertools.count() if only is None else only)
+    with (
+        tempfile.TemporaryDirectory() as scratch,
+        patch.object(ownership, "DOUBT_S", 2 * LATEST_STORE_S + 1),  # the proxy stores nothing later than that
+    ):
+
+        async def runs() -> None:
+            while count.trials + count.under_way < trials and (number := next(numbers, None)) is not None:
+                count.under_way += PER_RUN
+                await Run(admin, ours, seed, number, count).trials(PER_RUN, Path(scratch))
+                count.under_way -= PER_RUN
+                print(f"{count.trials} trials", file=sys.stderr)
+
+        async with asyncio.TaskGroup() as group:
+            for _ in range(RUNS_AT_ONCE):
+                group.create_task(runs())
+    await asyncio.sleep(2.0)  # a grace, and what the server had not yet said
+    left = (await admin.call("GET", pods))["items"]
+    count.ownerless = [
+        f"{one['metadata']['labels']['sandman-grader/run']}: {one['metadata']['name']}"
+        for one in left
+        if "sandman-grader/run" in one["metadata"]["labels"]
+    ]
+    names = {one["metadata"]["name"] for one in left}
+    count.foreign_deletes += [name for name in sentinels if name not in names]
+    count.foreign += len(sentinels)
+    return count
+
+
+# -- kills -------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Kills:
+    """What the kills came to."""
+
+    kills: int
+    most_left: int
+    """Pods that lay about after a kill, at most."""
+    swept: int
+    ownerless: list[str]
+    foreign_deletes: list[str]
+    living_deletes: list[str]
+
+
+async def kill_trials(admin: Api, config: KubernetesConfig, *, kills: int, seed: str) -> Kills:
+    """Kill processes that make sandboxes, and let the janitor run once when their leases are over."""
+    assert config.namespace is not None and config.kubeconfig is not None
+    await admin.call("POST", f"/api/v1/namespaces/{config.namespace}/pods", foreign_pod("bystander"))
+    most_left, chance = 0, random.Random(f"{seed}/kills")
+    async with _living(config) as living:
+        kept = {"bystander", *living}
+        for _ in range(kills):
+            await _one_kill(config, chance)
+            most_left = max(most_left, len(set(await pods_of(admin, config.namespace)) - kept))
+        await asyncio.sleep(VICTIM_LEASE_S + CLOCK_MARGIN_S + 1)
+        swept = await sweep(Api(config, admin._client, config.namespace))
+        await asyncio.sleep(2.0)
+        left = set(await pods_of(admin, config.namespace))
+        return Kills(
+            kills=kills,
+            most_left=most_left,
+            swept=len(swept.deleted),
+            ownerless=sorted(left - kept),
+            foreign_deletes=[] if "bystander" in left else ["bystander"],
+            living_deletes=sorted(living - left),
+        )
+
+
+@asynccontextmanager
+async def _living(config: KubernetesConfig) -> AsyncIterator[set[str]]:
+    """Pods of a run that lives, all the while."""
+    async with (
+        open_provider(config.model_copy(update={"node_selector": {"no": "node"}})) as provider,
+        open_api(config) as api,
+    ):
+
+        async def caller() -> None:
+            with contextlib.suppress(SandboxError):
+                async with provider.sandbox(NOWHERE, acquire_timeout_s=3600):
+                    pass
+
+        callers = [asyncio.get_running_loop().create_task(caller()) for _ in range(3)]
+        while len(names := {pod.name for pod in (await api.list_pods(""))[0]} - {"bystander"}) < len(callers):
+            await asyncio.sleep(0.1)
+        yield names
+        for task in callers:
+            task.cancel()
+        await asyncio.wait(callers)
+
+
+async def _one_kill(config: KubernetesConfig, chance: random.Random) -> None:
+    victim = await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-m",
+        "tests.cluster.trials",
+        "--victim",
+        str(config.kubeconfig),
+        str(config.namespace),
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.DEVNULL,
+    )
+    assert victim.stdout is not None
+    if await victim.stdout.readline() != b"opens\n":
+        raise RuntimeError("the process to be killed did not start")
+    await asyncio.sleep(chance.uniform(0.0, 2.0))
+    victim.send_signal(signal.SIGKILL)
+    await victim.communicate()
+
+
+async def be_victim(kubeconfig: str, namespace: str) -> None:
+    """Open a provider and ask for sandboxes, until killed."""
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(50))
+    config = KubernetesConfig(
+        kubeconfig=Path(kubeconfig),
+        namespace=namespace,
+        lease_s=VICTIM_LEASE_S,
+        node_selector={"no": "node"},
+        pacing=PacingConfig(creates_per_s=200, burst=50),
+    )
+    print("opens", flush=True)
+    async with open_provider(config) as provider, asyncio.TaskGroup() as group:
+
+        async def caller() -> None:
+            async with provider.sandbox(NOWHERE, acquire_timeout_s=600):
+                pass
+
+        for _ in range(CREATES_PER_VICTIM):
+            group.create_task(caller())
+
+
+# -- the command -------------------------------------------------------------------------------------------------------
+
+
+async def main(trials: int, kills: int, seed: str, only: int | None) -> int:
+    """Both counts, as JSON. Exit status 0: nothing was left and nothing of others was touched."""
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(50))
+    kubeconfig = Path(os.environ.get("KUBECONFIG") or KUBE_DIR / "pki" / "admin.kubeconfig")
+    bad = False
+    async with open_api(KubernetesConfig(kubeconfig=kubeconfig)) as admin:
+        if trials:
+            async with a_namespace(admin) as namespace:
+                began = time.monotonic()
+                config = KubernetesConfig(kubeconfig=kubeconfig, namespace=namespace)
+                count = await ownership_trials(
+                    admin, config, trials=trials, seed=seed, only=None if only is None else [only]
+                )
+                bad = bool(count.ownerless or count.foreign_deletes)
+                took_s = round(time.monotonic() - began)
+                print(json.dumps({"seed": seed, "took_s": took_s, **vars(count)}, indent=2))
+        if kills:
+            async with a_namespace(admin) as namespace:
+                config = KubernetesConfig(kubeconfig=kubeconfig, namespace=namespace)
+                told = await kill_trials(admin, config, kills=kills, seed=seed)
+                bad = bad or bool(told.ownerless or told.foreign_deletes or told.living_deletes)
+                print(json.dumps(vars(told), indent=2))
+    return 1 if bad else 0
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description="Trials of ownership against a real API server.")
+    parser.add_argument("--trials", type=int, default=0)
+    parser.add_argument("--kills", type=int, default=0)
+    parser.add_argument("--seed", default="1")
+    parser.add_argument("--run", type=int, default=None)
+    parser.add_argument("--victim", nargs=2, default=None)
+    given = parser.parse_args()
+    if given.victim:
+        asyncio.run(be_victim(*given.victim))
+    else:
+        sys.exit(asyncio.run(main(given.trials, given.kills, given.seed, given.run)))
