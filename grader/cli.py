@@ -17,6 +17,14 @@ Exit status: 0 every grading has a verdict; 2 bad flags or input; 3 tasks were r
 4 infrastructure left gradings without a verdict; 130 or 143 stopped by a signal.
 """
 
+_DOCTOR = """Look at this machine or a cluster as a campaign will use it, and say what to mend.
+
+Each line is one thing: ok, a note, a warning (it works, less well than it could), an error (mend it first) or a failure
+(infrastructure, which may pass). With --image, sandboxes of that image are made and deleted.
+
+Exit status: 0 nothing stands in the way; 2 something is to be mended; 4 the infrastructure failed.
+"""
+
 
 def build_app() -> App:
     """The command tree. Commands are named by import path, so that `--help` imports none of them."""
@@ -30,6 +38,8 @@ def build_app() -> App:
     app.command("grader.commands.regrade:regrade", help="Judge a saved test log again, without a sandbox.")
     app.command("grader.commands.tasks:tasks_app", name="tasks", help="List, show and check the tasks of a task set.")
     app.command("grader.commands.images:images_app", name="images", help="Build, list, export and remove images.")
+    app.command("grader.commands.doctor:doctor", help=_DOCTOR)
+    app.command("grader.commands.janitor:janitor", help="Delete what killed runs left behind, and nothing else.")
     return app
 
 

@@ -20,6 +20,8 @@ def images_by_task(path: Path) -> dict[str, str]:
 
     An image that may change under its name, or that is the host itself, is refused.
     """
+    if not path.is_file():
+        raise TaskSetError(f"{path}: is no file; give a JSON lines file of instance_id and image")
     images: dict[str, str] = {}
     rows = open_jsonl(path)
     for index, task_id in enumerate(rows.ids):

@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import time
-from dataclasses import dataclass
-from typing import Any, Literal
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+from urllib.parse import urlencode
 
 from sandbox.config import KubernetesConfig
-from sandbox.errors import SandboxError
+from sandbox.errors import ImageError, ProviderUnavailable, SandboxError
+from sandbox.finding import ONE_SANDBOX, Asked, Finding, Level, first_command, has_failed
 from sandbox.kube.api import Api, ApiFailure, open_api
+from sandbox.kube.box import KubeSandbox
+from sandbox.kube.capacity import Room, room
 from sandbox.kube.guard import POLICIES, denies_egress, guards_ingress
 from sandbox.kube.lease import list_leases
-from sandbox.kube.manifest import image_ref
-from sandbox.spec import Egress, SandboxSpec
+from sandbox.kube.manifest import image_ref, resources
+from sandbox.spec import SandboxSpec
 
 PERMISSIONS: tuple[tuple[str, str, tuple[str, ...], str], ...] = (
     ("", "pods", ("create", "get", "list", "watch", "delete"), "nothing works without it"),
@@ -27,58 +32,80 @@ PERMISSIONS: tuple[tuple[str, str, tuple[str, ...], str], ...] = (
 CLOCK_S = 30.0
 ROUND_TRIP_S = 600.0
 
-Level = Literal["ok", "warning", "error"]
 
-
-@dataclass(frozen=True)
-class Finding:
-    """One thing that was looked at."""
-
-    check: str
-    level: Level
-    said: str
-    """What was seen and, unless it is well, what to do."""
-
-
-async def examine(config: KubernetesConfig, *, image: str | None = None) -> list[Finding]:
+async def examine(config: KubernetesConfig, *, asked: Asked = ONE_SANDBOX, image: str | None = None) -> list[Finding]:
     """Everything that is known to go wrong, in the order in which to mend it. `image` is tried out, if it is given."""
     try:
         async with open_api(config) as api:
-            findings = [await _server(api)]
-            if findings[0].level == "error":
+            findings = await _server(api)
+            if has_failed(findings):
                 return findings
             findings += await _permissions(api)
             findings += await _policies(api)
             findings += await _leftovers(api)
+            findings.append(await _capacity(api, config, asked))
     except SandboxError as error:
-        return [Finding("server", "error", str(error))]
-    if image is not None:
-        findings += await _tried_out(config, image, guarded=not any(one.level == "error" for one in findings))
-    return findings
+        return [Finding("server", _level(error), str(error))]
+    if image is None:
+        return [*findings, Finding("round trip", "note", "not tried: name an image that the nodes can pull (--image)")]
+    return findings + await _tried_out(config, image, asked, mend_first=has_failed(findings))
 
 
-async def _server(api: Api) -> Finding:
+def _level(error: Exception) -> Level:
+    """Whether there is something to mend, or the cluster did not do what it should."""
+    if isinstance(error, ApiFailure):
+        return "error" if error.status in {401, 403, 404} else "failure"
+    return "error" if isinstance(error, ProviderUnavailable | ImageError) else "failure"
+
+
+async def _server(api: Api) -> list[Finding]:
     try:
         version = await api.call("GET", "/version", timeout_s=10)
     except ApiFailure as failure:
-        return Finding(
-            "server", "error", f"{api.server} does not answer as it should: {failure}; see to the kubeconfig"
-        )
+        said = f"{api.server} does not answer as it should: {failure}; see to the kubeconfig and the way there"
+        return [Finding("server", _level(failure), said)]
     ahead_s = api.server_time() - time.time()
     if abs(ahead_s) > CLOCK_S:
-        return Finding("server", "warning", f"its clock is {ahead_s:+.0f} s from ours; set both by NTP")
-    return Finding("server", "ok", f"{api.server} is Kubernetes {version.get('gitVersion')}, namespace {api.namespace}")
+        clock = Finding("clock", "warning", f"the server's is {ahead_s:+.0f} s from ours; set both by NTP")
+    else:
+        clock = Finding("clock", "ok", f"the server's is within {max(1.0, abs(ahead_s)):.0f} s of ours")
+    said = f"{api.server} is Kubernetes {version.get('gitVersion')}"
+    return [
+        Finding("server", "ok", said, {"version": version.get("gitVersion")}),
+        Finding(clock.check, clock.level, clock.said, {"ahead_s": round(ahead_s, 1)}),
+        await _namespace(api),
+    ]
+
+
+async def _namespace(api: Api) -> Finding:
+    try:
+        await api.call("GET", f"/api/v1/namespaces/{api.namespace}")
+    except ApiFailure as failure:
+        if failure.status == 404:
+            said = f"{api.namespace} is not there; apply sandbox/kube/deploy, or name another with --namespace"
+            return Finding("namespace", "error", said)
+    return Finding("namespace", "ok", api.namespace)  # who has the role alone may not look at it
+
+
+# -- permissions -------------------------------------------------------------------------------------------------------
 
 
 async def _permissions(api: Api) -> list[Finding]:
-    asked = [(group, what, verb, why) for group, what, verbs, why in PERMISSIONS for verb in verbs]
-    allowed = await asyncio.gather(*(_allowed(api, group, what, verb) for group, what, verb, _ in asked))
+    wanted = [(group, what, verb, why) for group, what, verbs, why in PERMISSIONS for verb in verbs]
+    try:
+        allowed = await asyncio.gather(*(_allowed(api, group, what, verb) for group, what, verb, _ in wanted))
+    except ApiFailure as failure:
+        return [Finding("permissions", "failure", f"cannot be asked for: {failure}; ask again")]
     missing = [
-        Finding("permissions", "error", f"may not {verb} {what}: {why}; add it to the role (deploy/access.yaml)")
-        for (_, what, verb, why), yes in zip(asked, allowed, strict=True)
+        Finding("permissions", "error", f"may not {verb} {what}: {why}; add to the role: {_rule(group, what, verb)}")
+        for (group, what, verb, why), yes in zip(wanted, allowed, strict=True)
         if not yes
     ]
-    return missing or [Finding("permissions", "ok", f"all {len(asked)} are given")]
+    return missing or [Finding("permissions", "ok", f"all {len(wanted)} are given")]
+
+
+def _rule(group: str, resource: str, verb: str) -> str:
+    return f'{{apiGroups: ["{group}"], resources: [{resource}], verbs: [{verb}]}}'
 
 
 async def _allowed(api: Api, group: str, resource: str, verb: str) -> bool:
@@ -88,18 +115,18 @@ async def _allowed(api: Api, group: str, resource: str, verb: str) -> bool:
         "kind": "SelfSubjectAccessReview",
         "spec": {"resourceAttributes": attributes},
     }
-    try:
-        answer = await api.call("POST", "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews", review)
-    except ApiFailure:
-        return False
+    answer = await api.call("POST", "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews", review)
     return bool((answer.get("status") or {}).get("allowed"))
+
+
+# -- what lies in the namespace ----------------------------------------------------------------------------------------
 
 
 async def _policies(api: Api) -> list[Finding]:
     try:
         policies = (await api.call("GET", api.path("networkpolicies", group=POLICIES))).get("items") or []
     except ApiFailure as failure:
-        return [Finding("policies", "error", f"cannot be read: {failure}")]
+        return [Finding("policies", _level(failure), f"cannot be read: {failure}; see to the permissions first")]
     missing = [
         what
         for what, is_it in (("egress", denies_egress), ("ingress", guards_ingress))
@@ -107,7 +134,8 @@ async def _policies(api: Api) -> list[Finding]:
     ]
     if missing:
         what = " and ".join(missing)
-        return [Finding("policies", "error", f"none for sandboxes' {what}; apply deploy/network-policies.yaml")]
+        said = f"none for sandboxes' {what}; apply sandbox/kube/deploy/network-policies.yaml"
+        return [Finding("policies", "error", said)]
     return [Finding("policies", "ok", "they are there; that they are enforced only a try with an image can prove")]
 
 
@@ -115,38 +143,105 @@ async def _leftovers(api: Api) -> list[Finding]:
     try:
         dead = [lease.name for lease in (await list_leases(api)).values() if lease.expired(api.server_time())]
     except ApiFailure as failure:
-        return [Finding("leftovers", "warning", f"leases cannot be listed: {failure}")]
+        return [Finding("leftovers", "warning", f"leases cannot be listed: {failure}; see to the permissions first")]
     if dead:
-        return [
-            Finding("leftovers", "warning", f"{len(dead)} runs died; run the janitor (`python -m sandbox.kube.sweep`)")
-        ]
+        said = f"{len(dead)} runs died; `grader janitor --provider kubernetes` deletes what they left"
+        return [Finding("leftovers", "warning", said, {"leases": dead})]
     return [Finding("leftovers", "ok", "no run has died here")]
 
 
-async def _tried_out(config: KubernetesConfig, image: str, *, guarded: bool) -> list[Finding]:
-    """A sandbox, from its create to its first command; with egress denied, which proves the guard, where it can be."""
+# -- capacity ----------------------------------------------------------------------------------------------------------
+
+
+async def _capacity(api: Api, config: KubernetesConfig, asked: Asked) -> Finding:
+    spec = SandboxSpec(image="any", cpus=asked.cpus, memory_mib=asked.memory_mib)
+    request = resources(spec, config)["requests"]
+    try:
+        nodes = [one async for one in _listed(api, "/api/v1/nodes")]
+        pods = [one async for one in _listed(api, "/api/v1/pods")]
+    except ApiFailure as failure:
+        if failure.status != 403:
+            return Finding("capacity", "failure", f"nodes or pods cannot be listed: {failure}; ask again")
+        return Finding(
+            "capacity",
+            "note",
+            "not known, since nodes and other namespaces' pods may not be listed; sandboxes do not need it, the doctor "
+            "would: a ClusterRole with list on nodes and pods",
+        )
+    return told_room(room(nodes, pods, request, config), request, asked)
+
+
+def told_room(free: Room, request: dict[str, str], asked: Asked) -> Finding:
+    """What the free room means for what is asked."""
+    each = ", ".join(f"{name} {amount}" for name, amount in request.items())
+    said = f"room for {free.sandboxes} sandboxes ({each} each) on {free.nodes} of {free.of_nodes} nodes"
+    facts = {"room": free.sandboxes, "asked": asked.sandboxes, "nodes": free.nodes}
+    if free.sandboxes == 0:
+        remedy = "free some, add nodes, or look at node_selector and tolerations"
+        return Finding("capacity", "error", f"{said}; {remedy}", facts)
+    if free.sandboxes < asked.sandboxes:
+        remedy = f"{asked.sandboxes} are asked for at once and the others wait: lower limits.concurrency or add nodes"
+        return Finding("capacity", "warning", f"{said}; {remedy}", facts)
+    return Finding("capacity", "ok", f"{said}; {asked.sandboxes} asked for at once", facts)
+
+
+async def _listed(api: Api, path: str) -> AsyncIterator[dict[str, Any]]:
+    """All objects of a kind, page by page. Raises `ApiFailure`."""
+    query = {"limit": "500"}
+    while True:
+        page = await api.call("GET", f"{path}?{urlencode(query)}")
+        for item in page.get("items") or []:
+            yield item
+        following = (page.get("metadata") or {}).get("continue")
+        if not following:
+            return
+        query["continue"] = str(following)
+
+
+# -- a try -------------------------------------------------------------------------------------------------------------
+
+
+async def _tried_out(config: KubernetesConfig, image: str, asked: Asked, *, mend_first: bool) -> list[Finding]:
+    """A sandbox, from its create to its first command, and one with egress denied, which proves the guard."""
     from sandbox.kube.provider import KubernetesProvider
 
-    egress: Egress = "denied" if guarded and config.guard == "required" else "open"
     try:
-        image_ref(image, config.images)
+        found = [Finding("image", "ok", f"nodes pull {image_ref(image, config.images).reference}")]
+    except ImageError as error:
+        return [Finding("image", "error", str(error))]
+    if mend_first:
+        return [*found, Finding("round trip", "note", "not tried: mend the above first")]
+    spec = SandboxSpec(image=image, cpus=asked.cpus, memory_mib=asked.memory_mib, egress="open", lifetime_s=900)
+    try:
         async with KubernetesProvider(config) as provider:
-            spec = SandboxSpec(image=image, egress="open", lifetime_s=900)
-            began = time.monotonic()
-            async with provider.sandbox(spec, acquire_timeout_s=ROUND_TRIP_S) as box:
+            async with _timed(provider, spec) as (box, took_s):
+                began = time.monotonic()
                 ran = await box.run("echo well", timeout_s=30)
-                took_s = time.monotonic() - began
-            found = [_first_command(ran.output, took_s, box.node)]
-            if egress == "denied":
-                denied = spec.model_copy(update={"egress": "denied"})
-                async with provider.sandbox(denied, acquire_timeout_s=ROUND_TRIP_S):
-                    found.append(Finding("guard", "ok", "proved from inside: denied sandboxes reach nothing"))
+                command_s = time.monotonic() - began
+            found.append(first_command(ran.output, took_s, command_s, box.phases, f" on {box.node}"))
+            found.append(await _guard(provider, config, spec, asked))
     except (SandboxError, ApiFailure) as error:
-        return [Finding("round trip", "error", str(error))]
+        found.append(Finding("round trip", _level(error), str(error)))
     return found
 
 
-def _first_command(output: bytes, took_s: float, node: str) -> Finding:
-    if output != b"well\n":
-        return Finding("round trip", "error", f"`echo well` wrote {output[:80]!r}; look at the image's bash")
-    return Finding("round trip", "ok", f"create to first command in {took_s:.2f} s on {node}")
+@asynccontextmanager
+async def _timed(provider: Any, spec: SandboxSpec) -> AsyncIterator[tuple[KubeSandbox, float]]:
+    began = time.monotonic()
+    async with provider.sandbox(spec, acquire_timeout_s=ROUND_TRIP_S) as box:
+        yield box, time.monotonic() - began
+
+
+async def _guard(provider: Any, config: KubernetesConfig, spec: SandboxSpec, asked: Asked) -> Finding:
+    if config.guard == "unguarded":
+        level: Level = "error" if asked.egress == "denied" else "warning"
+        return Finding("guard", level, 'the config says `unguarded`: to deny egress, set guard = "required"')
+    began = time.monotonic()
+    denied = spec.model_copy(update={"egress": "denied"})
+    try:
+        async with provider.sandbox(denied, acquire_timeout_s=ROUND_TRIP_S):
+            took_s = time.monotonic() - began
+    except (SandboxError, ApiFailure) as error:
+        return Finding("guard", "warning" if asked.egress == "open" else _level(error), str(error))
+    said = f"proved from inside in {took_s:.1f} s: denied sandboxes reach nothing, and no other pod reaches them"
+    return Finding("guard", "ok", said, {"proved_s": round(took_s, 3)})

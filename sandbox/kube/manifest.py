@@ -134,7 +134,7 @@ def _container(spec: SandboxSpec, config: KubernetesConfig, mark: Mark, token_sh
         "imagePullPolicy": "IfNotPresent",  # a digest cannot go stale
         "command": ["bash", "-c", LAUNCH, "sandman", *config.pythons],
         "env": [{"name": "SANDMAN_START", "value": _escaped(_start(spec, config, mark, token_sha256))}],
-        "resources": _resources(spec, config),
+        "resources": resources(spec, config),
         "volumeMounts": [
             {"name": "execd", "mountPath": MOUNT, "readOnly": True},
             {"name": "shm", "mountPath": "/dev/shm"},
@@ -172,7 +172,8 @@ def _escaped(value: str) -> str:
     return value.replace("$", "$$")
 
 
-def _resources(spec: SandboxSpec, config: KubernetesConfig) -> dict[str, Any]:
+def resources(spec: SandboxSpec, config: KubernetesConfig) -> dict[str, Any]:
+    """The container's requests, by which the scheduler finds a node, and limits."""
     requests = {
         "cpu": f"{round(1000 * (spec.cpus or config.default_cpu_request))}m",
         "memory": f"{spec.memory_mib or config.default_memory_request_mib}Mi",

@@ -18,16 +18,22 @@ from sandbox.kube.janitor import Swept, sweep
 
 
 async def sweep_once(config: KubernetesConfig) -> Swept:
-    """Delete what dead runs left in the config's namespace. Raises `ProviderUnavailable` or `ApiFailure`."""
+    """Delete what dead runs left in the config's namespace. Raises `SandboxError`."""
     async with open_api(config) as api:
-        return await sweep(api, grace_s=config.grace_s)
+        try:
+            return await sweep(api, grace_s=config.grace_s)
+        except ApiFailure as failure:
+            raise SandboxError(
+                f"pods and leases of namespace {api.namespace} cannot be listed: {failure}; "
+                "`grader doctor --provider kubernetes` says what is missing"
+            ) from failure
 
 
 def main() -> int:
     """Run it; the exit status."""
     try:
         swept = asyncio.run(sweep_once(KubernetesConfig()))
-    except (SandboxError, ApiFailure) as error:
+    except SandboxError as error:
         print(error, file=sys.stderr)
         return 4
     print(json.dumps(asdict(swept)))

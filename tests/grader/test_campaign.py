@@ -4,8 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from grader.campaign import load
+from grader.campaign import load, load_place
 from grader.errors import UsageError
+from sandbox import KubernetesConfig, LocalConfig
 
 GOOD = """
 taskset = "tasks.jsonl"
@@ -39,6 +40,7 @@ def test_paths_in_the_file_are_relative_to_the_file(tmp_path: Path) -> None:
     assert str(tmp_path / "tasks.jsonl") == campaign.taskset
     assert tmp_path / "recipes.jsonl" == campaign.recipes
     assert str(tmp_path / "patches/all.jsonl") == campaign.patches
+    assert isinstance(campaign.provider, LocalConfig)
     assert tmp_path / "state" == campaign.provider.state_dir
 
 
@@ -64,7 +66,7 @@ def test_flags_alone_make_a_campaign() -> None:
     """No file is needed, and paths in flags stay relative to the working directory."""
     campaign = load(None, {"taskset": "tasks.jsonl", "run": "r", "provider": {"state_dir": None}})
 
-    assert ("tasks.jsonl", None) == (campaign.taskset, campaign.provider.state_dir)
+    assert ("tasks.jsonl", "local") == (campaign.taskset, campaign.provider.type)
 
 
 BASE = 'taskset = "t.jsonl"\nrun = "r"\n'
@@ -112,3 +114,52 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
     """A campaign file that is not there is named."""
     with pytest.raises(UsageError, match=r"none\.toml: cannot be read"):
         load(tmp_path / "none.toml", {})
+
+
+def test_a_campaign_names_its_provider_and_that_provider_s_settings(tmp_path: Path) -> None:
+    """`type` chooses; each provider has settings of its own, and its paths are relative to the file."""
+    text = BASE + "[provider]\ntype = 'kubernetes'\nnamespace = 'a'\nkubeconfig = 'kube'\n[provider.pacing]\nburst = 3"
+    campaign = load(write(tmp_path, text), {"provider": {"type": None, "namespace": "b", "state_dir": None}})
+
+    assert isinstance(campaign.provider, KubernetesConfig)
+    assert ("b", tmp_path / "kube", 3) == (
+        campaign.provider.namespace,
+        campaign.provider.kubeconfig,
+        campaign.provider.pacing.burst,
+    )
+
+
+def test_a_home_directory_is_no_folder_beside_the_file(tmp_path: Path) -> None:
+    """`~` in the file is the user's home."""
+    campaign = load(write(tmp_path, BASE + "[provider]\nstate_dir = '~/state'"), {})
+
+    assert isinstance(campaign.provider, LocalConfig)
+    assert Path("~/state").expanduser() == campaign.provider.state_dir
+
+
+def test_a_place_alone_needs_no_task_set(tmp_path: Path) -> None:
+    """The doctor looks at a provider without a campaign; a file that is given must be a whole one."""
+    assert "kubernetes" == load_place(None, {"provider": {"type": "kubernetes"}}).provider.type
+    with pytest.raises(UsageError, match="`taskset` is not given"):
+        load_place(write(tmp_path, 'run = "r"'), {})
+
+
+@pytest.mark.parametrize(
+    ("provider", "said"),
+    [
+        pytest.param("type = 'moon'", "`provider.type` is 'moon': it must be `local` or `kubernetes`", id="unknown"),
+        pytest.param("namespace = 'x'", "not a setting of the local provider but of the kubernetes one", id="local"),
+        pytest.param("type = 'kubernetes'\nstate_dir = 'x'", "but of the local one; say --provider local", id="kube"),
+        pytest.param("type = 'kubernetes'\nnamespce = 'x'", "did you mean `namespace`?", id="misspelt"),
+        pytest.param("type = 'kubernetes'\npacing = {brst = 3}", "`provider.pacing.brst` is not", id="inner"),
+        pytest.param("type = 'kubernetes'\ntolerations = [{kye = '3'}]", "did you mean `key`?", id="in a list"),
+        pytest.param("type = 'kubernetes'\nport = 80", "`provider.port` is 80", id="out of range"),
+    ],
+)
+def test_a_mistake_in_a_provider_is_told_in_the_words_of_the_file(tmp_path: Path, provider: str, said: str) -> None:
+    """Names are those of the file, and a setting of the other provider is said to be one."""
+    with pytest.raises(UsageError) as caught:
+        load(write(tmp_path, f"{BASE}[provider]\n{provider}"), {})
+
+    assert said in str(caught.value)
+    assert 1 == len(str(caught.value).splitlines())

@@ -64,10 +64,16 @@ def place(tmp_path: Path) -> Path:
     (tmp_path / "bad.toml").write_text("run = \n")
     (tmp_path / "unknown.toml").write_text('taskset = "tasks.jsonl"\nrun = "r"\n[conditions]\negres = "open"\n')
     write_lines(tmp_path / "recipes.jsonl", [{"instance_id": "demo__one-1"}])
+    pinned = f"registry.example/one@sha256:{'0' * 64}"
+    write_lines(tmp_path / "images.jsonl", [{"instance_id": "demo__one-1", "image": pinned}])
+    write_lines(tmp_path / "tags.jsonl", [{"instance_id": "demo__one-1", "image": "registry.example/one:latest"}])
+    write_lines(tmp_path / "others.jsonl", [{"instance_id": "another-1", "image": pinned}])
+    write_lines(tmp_path / "extra.jsonl", [{"instance_id": "demo__one-1", "image": pinned, "digest": "x"}])
     return tmp_path
 
 
 GRADE = ("grade", "--taskset", "tasks.jsonl", "--run", "r")
+CLUSTER = (*GRADE, "--provider", "kubernetes")
 
 
 @pytest.mark.parametrize(
@@ -99,6 +105,18 @@ GRADE = ("grade", "--taskset", "tasks.jsonl", "--run", "r")
         pytest.param((*GRADE, "--concurrency", "many"), "--concurrency", id="not a number"),
         pytest.param((*GRADE, "--egress", "maybe"), "--egress", id="not a choice"),
         pytest.param((*GRADE, "--provider", "moon"), "--provider", id="no such provider"),
+        pytest.param((*GRADE, "--namespace", "x"), "say --provider kubernetes", id="flag of the other provider"),
+        pytest.param((*CLUSTER, "--state-dir", "x"), "of the kubernetes provider but of the local", id="and back"),
+        pytest.param(
+            CLUSTER, "demo__one-1 and 1 more tasks cannot run on a cluster: it names no image", id="no images"
+        ),
+        pytest.param(
+            (*CLUSTER, "--images", "images.jsonl"), "demo__two-2 cannot run on a cluster: it names no", id="one without"
+        ),
+        pytest.param((*GRADE, "--images", "tags.jsonl"), "is not fixed by a digest", id="image by tag"),
+        pytest.param((*GRADE, "--images", "others.jsonl"), "others.jsonl: has no image for a task of", id="no task's"),
+        pytest.param((*GRADE, "--images", "extra.jsonl"), "extra.jsonl, line 1: 'digest' is not known", id="extra"),
+        pytest.param((*GRADE, "--images", "none.jsonl"), "none.jsonl", id="missing images"),
         pytest.param((*GRADE, "--colour"), "--colour", id="unknown flag"),
         pytest.param(("grade", "none.toml"), "none.toml: cannot be read", id="missing campaign"),
         pytest.param(("grade", "bad.toml"), "bad.toml: is not TOML", id="malformed campaign"),
@@ -271,3 +289,21 @@ def test_in_a_checkout_the_revision_is_the_commit_and_says_when_it_is_dirty(tmp_
 
     assert clean.endswith(f"+g{commit.stdout.strip()}")
     assert f"{clean}.dirty" == code_revision(tmp_path)
+
+
+def test_without_the_extra_one_sentence_says_what_to_install(place: Path) -> None:
+    """`kubernetes` is an extra: where it is absent the command ends with 2 and the install command."""
+    script = (
+        "import sys; sys.modules['kubernetes'] = None; from grader.cli import main; "
+        "sys.exit(main(['grade', '--taskset', 'tasks.jsonl', '--run', 'r', '--only', 'demo__one-1', "
+        "'--provider', 'kubernetes', '--images', 'images.jsonl']))"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
+    done = subprocess.run(
+        [sys.executable, "-c", script], cwd=place, env=environment, capture_output=True, text=True, check=False
+    )
+
+    assert 2 == done.returncode, done.stderr
+    assert ["error: the Kubernetes client is not installed: pip install 'sandman-grader[kubernetes]'"] == [
+        line for line in done.stderr.splitlines() if not line.startswith("note")
+    ]
