@@ -15,6 +15,7 @@ from typing import Any, Literal, TypeVar, get_args
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from grader.errors import UsageError
+from grader.tamper import TamperPolicy
 from sandbox.config import KubernetesConfig, LocalConfig, ProviderConfig
 
 
@@ -51,6 +52,9 @@ class RewardPolicy(BaseModel):
     patch_rejected: float = 0.0
     timed_out: float | None = 0.0
     """None: a suite that outlives its limit leaves the group."""
+    flag_costs: dict[str, float | None] = {"results_conflict": None, "channel_noise": None}
+    """What a flag of that name takes off the reward of a resolved grading. None: the grading leaves the group. The
+    defaults are for what no honest run shows; a change of `setup.cfg` (`patch_steers_tests`) costs nothing."""
 
 
 class Limits(BaseModel):
@@ -94,9 +98,14 @@ class Campaign(Place):
     """`reference`, `empty`, or a JSONL file of `instance_id`, `model_name_or_path`, `model_patch`."""
     only: tuple[str, ...] = ()
     """Task ids to grade; empty means all."""
+    admission: Path | None = None
+    """An admission file of `grader preflight`. Only tasks that it admits are graded; it must hold for this campaign."""
     run: str
     """Name of the run: its directory holds the ledger and the logs."""
     runs_dir: Path = Path("runs")
+    tampering: TamperPolicy = "report"
+    """What becomes of a patch that changes tests, their configuration, start-up files or the runner: `report`, `strip`
+    or `refuse`. `strip` takes a second sandbox for each such patch."""
     rewards: RewardPolicy = RewardPolicy()
 
     @field_validator("run")
@@ -153,7 +162,7 @@ def _beside(directory: Path, settings: dict[str, Any]) -> dict[str, Any]:
         return str(directory / Path(value).expanduser()) if isinstance(value, str) else value
 
     found = dict(settings)
-    for name in {"recipes", "images", "runs_dir"} & found.keys():
+    for name in {"recipes", "images", "runs_dir", "admission"} & found.keys():
         found[name] = moved(found[name])
     for name, words in (("taskset", ()), ("patches", ("reference", "empty"))):
         value = found.get(name)

@@ -1,19 +1,20 @@
 """One grading: one submission, one sandbox at a time, and a verdict with evidence or a typed cause why there is none.
 
 The route, in order: refuse what cannot be graded, parse the patch, get a sandbox, probe it and compare the conditions,
-apply the patches, run the suite, judge its log. docs/grading.md tells it at length. The law: trouble of ours or of the
+apply the patches, run the suite, judge its results. docs/grading.md tells the whole. The law: trouble of ours or of the
 sandbox's is never a score, and cancellation is always re-raised.
 """
 
 from __future__ import annotations
 
 import hashlib
+import os
 import re
 import secrets
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -21,12 +22,12 @@ from typing import Any
 import structlog
 from anyio import move_on_after, to_thread
 
-from grader import apply, conditions, probe, reward, suite
+from grader import apply, channel, conditions, probe, reward, suite, tamper
 from grader.campaign import Conditions, Limits, RewardPolicy
 from grader.parsers import UnknownParser, parse_log
-from grader.patch import Patch, Rejected, parse
-from grader.record import Evidence, Grading, Submission
-from grader.verdict import Cause, Judgement, Outcome, judge
+from grader.patch import Patch, Rejected, parse, without
+from grader.record import AsSubmitted, Evidence, Grading, Submission
+from grader.verdict import Cause, Judgement, LogResults, Outcome, judge
 from sandbox import Provider, Sandbox, SandboxError
 from sandbox.errors import ImageError, ProviderUnavailable
 from tasksets.task import Task, TestPlan
@@ -46,6 +47,7 @@ async def grade_one(
     logs_dir: Path | None,
     canary: tuple[str, int] | None,
     code_revision: str,
+    tampering: tamper.TamperPolicy = "report",
 ) -> Grading:
     """Grade one submission and say what became of it. Raises nothing but cancellation.
 
@@ -53,7 +55,7 @@ async def grade_one(
     egress is tried on; None leaves egress unread.
     """
     started_at, began = datetime.now(UTC).isoformat(timespec="milliseconds"), time.monotonic()
-    route = _Route(task, submission, provider, conditions, limits, logs_dir, canary)
+    route = _Route(task, submission, provider, conditions, limits, logs_dir, canary, tampering)
     try:
         with move_on_after(limits.grading_timeout_s):
             await route.go()
@@ -69,13 +71,13 @@ async def grade_one(
         model_name_or_path=submission.model_name_or_path,
         outcome=end.outcome,
         cause=end.cause,
-        reward=reward.of(end.outcome, rewards),
+        reward=reward.of(end.outcome, rewards, end.flags),
         seconds=time.monotonic() - began,
         reasons=end.reasons,
         flags=end.flags,
         fail_to_pass=asdict(judged.fail_to_pass) if judged else {},
         pass_to_pass=asdict(judged.pass_to_pass) if judged else {},
-        statuses={test: str(status) for test, status in judged.statuses.items()} if judged else {},
+        statuses=end.statuses,
         evidence=route.evidence(code_revision),
         started_at=started_at,
     )
@@ -101,6 +103,7 @@ class _End:
     cause: Cause | None = None
     flags: tuple[str, ...] = ()
     judgement: Judgement | None = None
+    statuses: dict[str, str] = field(default_factory=dict)
 
 
 def _no_verdict(reason: str, cause: Cause = Cause.INFRASTRUCTURE) -> _End:
@@ -118,6 +121,7 @@ class _Route:
     limits: Limits
     logs_dir: Path | None
     canary: tuple[str, int] | None
+    tampering: tamper.TamperPolicy
     end: _End | None = None
     seen: dict[str, Any] = field(default_factory=dict)
     phases_s: dict[str, float] = field(default_factory=dict)
@@ -129,14 +133,36 @@ class _Route:
         if isinstance(ready, _End):
             self.end = ready
             return
+        steering = ready.findings.steering
+        if steering and self.tampering == "refuse":
+            told = ", ".join(str(one) for one in steering[:5])
+            why = f"the patch changes what steers the tests, and the campaign refuses that: {told}"
+            self.end = _End(Outcome.PATCH_REJECTED, (why,), flags=tuple(ready.findings.flags()))
+            self.seen = _listed(ready)
+        elif steering and self.tampering == "strip":
+            # First as submitted, so that this route ends with the evidence of what counts.
+            as_submitted = _summary(await self._ended(ready), self.seen)
+            left = without(ready.patch, {one.path for one in steering})
+            self.end = await self._ended(replace(ready, patch=left))
+            self.seen |= {"stripped": _shown(steering), "as_submitted": as_submitted}
+        else:
+            self.end = await self._ended(ready)
+
+    async def _ended(self, ready: _Ready) -> _End:
+        """Grade the patch of `ready` in one sandbox after the other, until one lasts."""
+        self._begin_again()
         while self.end is None:
-            self.seen, self.phases_s = {}, {}
+            self.seen, self.phases_s = _listed(ready), {}
             self.attempts += 1
             try:
                 await self._in_a_sandbox(ready)
             except SandboxError as error:
                 if self.end is None:
                     self._failed(error)
+        return self.end
+
+    def _begin_again(self) -> None:
+        self.end, self.attempts, self.failures = None, 0, []
 
     def _failed(self, error: SandboxError) -> None:
         told = f"{type(error).__name__}: {error}"
@@ -187,25 +213,50 @@ class _Route:
         return end
 
     def _judged(self, ready: _Ready, ran: suite.SuiteRun) -> _End:
+        task, plan = self.task, ready.plan
+
+        def judged(results: LogResults) -> Judgement:
+            return judge(
+                task.fail_to_pass,
+                task.pass_to_pass,
+                results,
+                exit_code=ran.exit_code,
+                timed_out=ran.timed_out,
+                log_truncated=ran.truncated,
+                eval_type=plan.eval_type,
+            )
+
+        log = parse_log(plan.parser, ran.log)
+        decided = channel.decide(
+            ran.heard,
+            log,
+            plan,
+            (*task.fail_to_pass, *task.pass_to_pass),
+            lambda text: parse_log(plan.parser, text),
+            exit_code=ran.exit_code,
+        )
+        judgement, on_log = judged(decided.results), judged(log)
         self.seen |= {
             "suite_exit_code": ran.exit_code,
             "suite_timed_out": ran.timed_out,
             "log_sha256": hashlib.sha256(ran.log).hexdigest(),
             "log_bytes": ran.log_bytes,
             "log_truncated": ran.truncated,
-            "log_path": _keep(ran.log, self.logs_dir, self.task.task_id),
+            "log_path": _keep(ran.log, self.logs_dir, task.task_id, "log"),
+            "results_from": decided.source,
+            "channel": decided.state,
+            "channel_sha256": ran.heard.sha256,
+            "channel_path": _keep(ran.channel, self.logs_dir, task.task_id, "channel") if ran.channel else None,
+            "channel_agreement": decided.agreement,
+            "outcome_on_log": on_log.outcome,
         }
-        judgement = judge(
-            self.task.fail_to_pass,
-            self.task.pass_to_pass,
-            parse_log(ready.plan.parser, ran.log),
-            exit_code=ran.exit_code,
-            timed_out=ran.timed_out,
-            log_truncated=ran.truncated,
-            eval_type=ready.plan.eval_type,
-        )
-        flags = (*judgement.flags, *_set_up_flags(ran), *_touched_flags(ready))
-        return _End(judgement.outcome, judgement.reasons, judgement.cause, flags, judgement)
+        flags = [*judgement.flags, *decided.flags, *_set_up_flags(ran), *_patch_flags(ready)]
+        if on_log.outcome is not judgement.outcome:
+            flags.append(f"log_outcome_differs: by its log alone this run is {on_log.outcome}.")
+        statuses = {test: str(status) for test, status in judgement.statuses.items()}
+        if decided.source == "channel":
+            statuses = channel.statuses(ran.heard)
+        return _End(judgement.outcome, judgement.reasons, judgement.cause, tuple(flags), judgement, statuses)
 
     def _identify(self, box: Sandbox) -> None:
         who = box.identity
@@ -249,6 +300,7 @@ class _Ready:
     plan: TestPlan
     patch: Patch
     test_patch: Patch
+    findings: tamper.Findings
 
 
 def _ready(task: Task, submission: Submission) -> _Ready | _End:
@@ -262,7 +314,14 @@ def _ready(task: Task, submission: Submission) -> _Ready | _End:
     patch = parse(submission.patch)
     if isinstance(patch, Rejected):
         return _End(Outcome.PATCH_REJECTED, (f"the patch is refused unread by git: {patch}",))
-    return _Ready(task.plan, patch, test_patch)
+    reference = parse(task.reference_patch)
+    findings = tamper.find(
+        patch,
+        task.plan,
+        test_files={*test_patch.touched, *map(os.fsencode, task.plan.test_files)},
+        reference=reference.touched if isinstance(reference, Patch) else (),
+    )
+    return _Ready(task.plan, patch, test_patch, findings)
 
 
 def _unfit(task: Task) -> str | None:
@@ -286,34 +345,41 @@ def _set_up_flags(ran: suite.SuiteRun) -> Iterator[str]:
         yield f"set_up_failed: the task's set-up ended with status {ran.setup_exit_code} before the tests ran."
 
 
-_STEERING = re.compile(
-    rb"(?:.*/)?(?:conftest\.py|pytest\.ini|tox\.ini|setup\.cfg|pyproject\.toml|sitecustomize\.py|.*\.pth)"
-)
-
-
-def _touched_flags(ready: _Ready) -> Iterator[str]:
-    tests = set(ready.test_patch.touched)
-    kinds = {
-        "patch_touches_tests": [path for path in ready.patch.touched if path in tests],
-        "patch_steers_tests": [path for path in ready.patch.touched if path not in tests and _STEERING.fullmatch(path)],
-    }
-    words = {
-        "patch_touches_tests": "the submission's changes to the task's test files were undone",
-        "patch_steers_tests": "the submission changes files that can steer the test runner",
-    }
-    for name, paths in kinds.items():
-        if paths:
-            yield f"{name}: {words[name]}: {', '.join(path.decode('utf-8', 'backslashreplace') for path in paths[:5])}."
+def _patch_flags(ready: _Ready) -> Iterator[str]:
+    yield from ready.findings.flags()
     if ready.patch.without_data:
         lines = ", ".join(map(str, ready.patch.without_data[:5]))
         yield f"binary_without_data: binary changes without their data were not applied (patch lines {lines})."
 
 
-def _keep(log: bytes, logs_dir: Path | None, task_id: str) -> str | None:
-    """Store the log under a name that nothing in a sandbox chose; its path relative to the run's directory."""
+def _listed(ready: _Ready) -> dict[str, Any]:
+    return {"tampering": tuple(str(one) for one in ready.findings.changes)}
+
+
+def _shown(steering: Iterable[tamper.Tampering]) -> tuple[str, ...]:
+    return tuple(one.path.decode("utf-8", "backslashreplace") for one in steering)
+
+
+def _summary(end: _End, seen: Mapping[str, Any]) -> AsSubmitted:
+    return AsSubmitted(
+        outcome=end.outcome,
+        cause=end.cause,
+        reasons=end.reasons,
+        flags=end.flags,
+        sandbox_id=seen.get("sandbox_id"),
+        never_used=seen.get("never_used"),
+        suite_exit_code=seen.get("suite_exit_code"),
+        log_sha256=seen.get("log_sha256"),
+        log_path=seen.get("log_path"),
+        channel=seen.get("channel"),
+    )
+
+
+def _keep(content: bytes, logs_dir: Path | None, task_id: str, suffix: str) -> str | None:
+    """Store it under a name that nothing in a sandbox chose; its path relative to the run's directory."""
     if logs_dir is None:
         return None
     logs_dir.mkdir(parents=True, exist_ok=True)
-    path = logs_dir / f"{re.sub(r'[^A-Za-z0-9_.-]', '_', task_id)[:100]}.{secrets.token_hex(6)}.log"
-    path.write_bytes(log)
+    path = logs_dir / f"{re.sub(r'[^A-Za-z0-9_.-]', '_', task_id)[:100]}.{secrets.token_hex(6)}.{suffix}"
+    path.write_bytes(content)
     return f"{logs_dir.name}/{path.name}"

@@ -42,6 +42,7 @@ class ProviderGrounds:
             conditions=self.campaign.conditions,
             limits=self.campaign.limits,
             rewards=self.campaign.rewards,
+            tampering=self.campaign.tampering,
             logs_dir=run_directory(self.campaign.runs_dir, self.campaign.run) / "logs",
             canary=self.canary,
             code_revision=self.code_revision,

@@ -8,8 +8,8 @@ git's extended unified diff (git-apply(1), git-diff(1) "Generating patch text wi
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 
@@ -98,6 +98,20 @@ def parse(data: bytes) -> Patch | Rejected:
     return Patch(data, changes, tuple(reader.without_data))
 
 
+def without(patch: Patch, paths: Collection[bytes]) -> Patch:
+    """The patch without the parts that touch any of `paths`. What is left is byte for byte as submitted."""
+    if not paths:
+        return patch
+    reader = _Reader(patch.data)
+    dropped: set[int] = set()
+    for change in reader.changes():
+        if change.old_path in paths or change.new_path in paths:
+            dropped.update(range(*reader.section))
+    kept = [line for at, line in enumerate(reader.lines) if at not in dropped]
+    changes = tuple(one for one in patch.changes if one.old_path not in paths and one.new_path not in paths)
+    return replace(patch, data=b"".join(line + b"\n" for line in kept) if changes else b"", changes=changes)
+
+
 class _Refusal(Exception):
     def __init__(self, reason: RejectReason, detail: str) -> None:
         self.rejected = Rejected(reason, detail)
@@ -148,11 +162,14 @@ class _Reader:
         self.at = 0
         self.without_data: list[int] = []
         self.inflated = 0
+        self.section = (0, 0)
+        """First line of the latest change, and the line behind its last."""
 
     def changes(self) -> Iterator[FileChange]:
         """One change per file section. Text between sections (mail headers, prose) is skipped, as git does."""
         while self.at < len(self.lines):
             line = self.lines[self.at]
+            started = self.at
             header = _Header()
             if line.startswith(b"diff --git "):
                 self.at += 1
@@ -166,6 +183,7 @@ class _Reader:
             self._hunks(header)
             self._binary(header)
             change = header.change()
+            self.section = (started, self.at)
             if change is not None:
                 yield change
 

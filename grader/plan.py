@@ -8,12 +8,14 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from pathlib import Path
 
 from grader.batch import Job
 from grader.campaign import Campaign
 from grader.errors import UsageError
 from grader.ledger import Expected, Key
+from grader.preflight.admission_file import refusals
 from grader.submissions import choose
 from sandbox.config import KubernetesConfig
 from sandbox.errors import ImageError
@@ -39,6 +41,8 @@ class Plan:
     notes: tuple[str, ...]
     identity: Mapping[str, object]
     """The settings that verdicts depend on; a run keeps them from its first start to its last."""
+    refused: Mapping[str, str] = field(default_factory=dict)
+    """By task id, why the campaign's admission file does not admit it. Its jobs are recorded so, and nothing runs."""
 
     def asked(self) -> list[Expected]:
         """The jobs as the ledger's denominators."""
@@ -65,7 +69,7 @@ def make_plan(campaign: Campaign) -> Plan:
         tasks[task_id] = _on_its_image(taskset.get(task_id), recipes.get(task_id), images.get(task_id))
     if isinstance(campaign.provider, KubernetesConfig):
         _refuse_what_no_cluster_runs(tasks.values(), campaign.provider)
-    return Plan(
+    plan = Plan(
         jobs=tuple(Job(tasks[submission.task_id], submission) for submission in chosen.submissions),
         recipes={task_id: recipes[task_id] for task_id, task in tasks.items() if task.image == _UNBUILT},
         origins={task_id: _origin(recipes.get(task_id), images.get(task_id)) for task_id in tasks},
@@ -74,10 +78,21 @@ def make_plan(campaign: Campaign) -> Plan:
             "taskset_revision": taskset.revision,
             "provider": campaign.provider.type,
             "conditions": campaign.conditions.model_dump(mode="json"),
+            "tampering": campaign.tampering,
             "rewards": campaign.rewards.model_dump(mode="json"),
             "max_log_mib": campaign.limits.max_log_mib,
         },
     )
+    return _admitting(plan, campaign.admission)
+
+
+def _admitting(plan: Plan, admission: Path | None) -> Plan:
+    """The plan with the refusals of the admission file. Raises `UsageError` for a file that does not hold any more."""
+    if admission is None:
+        return plan
+    tasks = {job.task.task_id: (job.task.digest, plan.origins[job.task.task_id]) for job in plan.jobs}
+    found = refusals(admission, plan.identity, ((task_id, *known) for task_id, known in tasks.items()))
+    return dataclasses.replace(plan, refused=found)
 
 
 def on_image(job: Job, image: str) -> Job:

@@ -25,6 +25,23 @@ class Submission:
         return hashlib.sha256(self.patch).hexdigest()
 
 
+class AsSubmitted(BaseModel):
+    """How the patch fared as it was submitted, where the verdict is on the patch without its tampering."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    outcome: Outcome
+    cause: Cause | None = None
+    reasons: tuple[str, ...] = ()
+    flags: tuple[str, ...] = ()
+    sandbox_id: str | None = None
+    never_used: bool | None = None
+    suite_exit_code: int | None = None
+    log_sha256: str | None = None
+    log_path: str | None = None
+    channel: str | None = None
+
+
 class Evidence(BaseModel):
     """All that a reader needs to believe a verdict, or to see why there is none.
 
@@ -63,6 +80,23 @@ class Evidence(BaseModel):
     log_truncated: bool | None = None
     log_path: str | None = None
     """Where the full log lies, relative to the run's directory."""
+    results_from: str | None = None
+    """`channel` or `log`: where the results come from that official rules were applied to."""
+    channel: str | None = None
+    """State of the grader's own result channel: `absent`, `silent`, `broken`, `unended` or `complete`."""
+    channel_sha256: str | None = None
+    channel_path: str | None = None
+    """Where all that the channel brought lies, relative to the run's directory."""
+    channel_agreement: dict[str, int] | None = None
+    """How many tests have the `same` result in channel and log, an `other` one, or are in one of them alone."""
+    outcome_on_log: Outcome | None = None
+    """What official rules make of the log alone."""
+    tampering: tuple[str, ...] = ()
+    """The submission's changes to tests, configuration, start-up files and runner: kind and path."""
+    stripped: tuple[str, ...] = ()
+    """Paths of the submission that were left out of what was graded."""
+    as_submitted: AsSubmitted | None = None
+    """The second grading, of the whole submission, where anything was stripped."""
     phases_s: dict[str, float] = {}
     """Seconds per phase: the create's own, then probe, apply, suite, judge, in order."""
     attempts: int = 1

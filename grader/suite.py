@@ -1,15 +1,17 @@
 """Run a task's tests in a sandbox, in the shell that the row's own eval script would have used.
 
 The task's set-up and its test command run one after the other in one shell. Only the test command's output is the log
-that parsers read. A suite that fails, ends its shell or outlives its limit is a result, never an error.
+that parsers read; beside it the grader's own channel listens to the test runner. A suite that fails, ends its shell or
+outlives its limit is a result, never an error.
 """
 
 from __future__ import annotations
 
 import re
 import secrets
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from grader.channel import Heard, open_channel
 from sandbox import Sandbox
 from sandbox.errors import FileRefused
 from tasksets.task import TestPlan
@@ -35,6 +37,10 @@ class SuiteRun:
     setup_output: bytes
     duration_s: float
     """Set-up and tests."""
+    heard: Heard = field(default_factory=Heard)
+    """What the grader's own channel brought."""
+    channel: bytes = b""
+    """The same, as it came."""
 
 
 def activation(setup: str) -> str:
@@ -70,7 +76,10 @@ async def run(box: Sandbox, plan: TestPlan, *, time_limit_s: float, max_log_byte
     )
     if setup.timed_out:
         return SuiteRun(b"", 0, False, None, True, setup.exit_code, setup.output, setup.duration_s)
-    tests = await box.run(plan.test_command, timeout_s=time_limit_s, max_output_bytes=max_log_bytes)
+    async with open_channel(box, time_limit_s=time_limit_s) as channel:
+        tests = await box.run(
+            channel.export + plan.test_command, timeout_s=time_limit_s, max_output_bytes=max_log_bytes
+        )
     return SuiteRun(
         log=tests.output,
         log_bytes=tests.output_bytes,
@@ -80,6 +89,8 @@ async def run(box: Sandbox, plan: TestPlan, *, time_limit_s: float, max_log_byte
         setup_exit_code=setup.exit_code,
         setup_output=setup.output,
         duration_s=setup.duration_s + tests.duration_s,
+        heard=channel.heard,
+        channel=channel.raw,
     )
 
 

@@ -90,6 +90,8 @@ class LogResults:
     exit_code: int | None = None
     """The test command's exit status, where the log records it as official logs do."""
     flags: tuple[str, ...] = ()
+    complete: bool = False
+    """Nothing is missing from these results, whatever became of the log: they came by the channel."""
 
     @property
     def statuses(self) -> dict[str, TestStatus]:
@@ -132,7 +134,7 @@ def judge(
         return run.ended(Outcome.TIMED_OUT, f"The test suite did not end within its time limit; {lists.progress()}.")
     unreadable = _unreadable(results, run.exit_code)
     lost = lists.only_missing_tests_fail if unreadable is None else not results.patch_apply_failed
-    if log_truncated and lost:
+    if log_truncated and lost and not results.complete:
         why = f"The log is cut, and only missing results speak against the patch: {unreadable or lists.reasons()[0]}"
         return run.ended(Outcome.NO_VERDICT, why, Cause.RESULTS_LOST)
     if unreadable is not None:
