@@ -295,6 +295,14 @@ class Daemon:
             return Body(request, 0, lambda _body: trees.send(self, request, connection))
         return trees.Receive(self, request, connection)
 
+    def _manifest(self, request, connection):
+        from . import manifest
+
+        if request.method == "GET":
+            return Body(request, 0, lambda _body: manifest.send(self, request, connection))
+        send = manifest.send_contents
+        return Body(request, manifest.PATHS_LIMIT, lambda body: send(self, request, connection, body))
+
     def _facts(self, request, connection):
         from . import facts
 
@@ -382,6 +390,7 @@ _ROUTES = {
     "/edit": {"GET": Daemon._edit, "POST": Daemon._edit},
     "/file": {"GET": Daemon._file, "PUT": Daemon._file},
     "/tree": {"GET": Daemon._tree, "PUT": Daemon._tree},
+    "/manifest": {"GET": Daemon._manifest, "POST": Daemon._manifest},
     "/facts": {"GET": Daemon._facts},
 }
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from sandbox.client import ExecdClient
+from sandbox.edit import Edits
 from sandbox.errors import SandboxLost
+from sandbox.manifest import Manifest
 from sandbox.provider import DEFAULT_MAX_OUTPUT_BYTES
 from sandbox.spec import Chunk, ExecResult, Facts, Identity, PhaseTimes, SandboxSpec
 
@@ -65,6 +67,16 @@ class DaemonSandbox:
 
     async def facts(self, *, canary: tuple[str, int] | None = None) -> Facts:
         return await self._client.facts(canary=canary)
+
+    @property
+    def edit(self) -> Edits:
+        return self._client.edit
+
+    async def baseline(self, root: str) -> Manifest:
+        return await self._client.baseline(root)
+
+    def contents(self, root: str, files: Sequence[tuple[bytes, int]]) -> AsyncIterator[tuple[int, bytes | None]]:
+        return self._client.contents(root, files)
 
     @property
     def _client(self) -> ExecdClient:

@@ -13,15 +13,17 @@ import json
 import secrets
 import tempfile
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import IO, Any
 from urllib.parse import quote
 
 from sandbox.edit import Edits
 from sandbox.errors import CommandRefused, DaemonError, FileRefused, SandboxLost
 from sandbox.job import Job, split_frames
+from sandbox.manifest import ContentParser, Entry, Manifest, take_entries
 from sandbox.provider import DEFAULT_MAX_OUTPUT_BYTES
 from sandbox.spec import Chunk, ExecResult, Facts
 from sandbox.tree import pack, unpack
@@ -203,6 +205,48 @@ class ExecdClient:
         """As `Sandbox.facts`."""
         query = "" if canary is None else f"?canary_host={quote(canary[0])}&canary_port={canary[1]}"
         return facts_of(_object(await self.call("GET", "/facts" + query)))
+
+    async def baseline(self, root: str) -> Manifest:
+        """As `Sandbox.baseline`."""
+        entries: dict[bytes, Entry] = {}
+        buffer = bytearray()
+        async with contextlib.aclosing(self._framed("GET", f"/manifest?path={quote(_raw(root))}")) as pieces:
+            async for piece in pieces:
+                buffer += piece
+                entries.update(take_entries(buffer))
+        return MappingProxyType(entries)
+
+    async def contents(
+        self, root: str, files: Sequence[tuple[bytes, int]]
+    ) -> AsyncGenerator[tuple[int, bytes | None], None]:
+        """As `Sandbox.contents`."""
+        parser = ContentParser(len(files))
+        body = b"".join(b"%d %s\0" % (size, path) for path, size in files)
+        pieces = self._framed("POST", f"/manifest?path={quote(_raw(root))}", body)
+        async with contextlib.aclosing(pieces):
+            async for piece in pieces:
+                for item in parser.feed(piece):
+                    yield item
+        if not parser.whole:
+            raise await self._lost("files that were asked for did not come", Broken("the answer is short"))
+
+    async def _framed(self, method: str, target: str, body: bytes = b"") -> AsyncGenerator[bytes, None]:
+        """The output frames of an answer. Not repeated: what came of it may be in use already."""
+        try:
+            async with self._wire.request(method, target, body, wait_s=_TREE_WAIT_S) as answer:
+                if answer.status != 200:
+                    raise _refused(await answer.read())
+                whole = False
+                async for kind, payload in _frames(answer):
+                    if kind == b"o":
+                        yield payload[8:]
+                    elif kind == b"x":
+                        raise _refused(payload)
+                    whole = kind == b"r"
+                if not whole:
+                    raise Broken("the answer ended before its result")
+        except Broken as error:
+            raise await self._lost(f"the connection broke during {target.partition('?')[0]}", error) from error
 
     async def reset(self, *, session: str = "main") -> None:
         """Kill everything that the session runs. Its next command gets a new shell with the base environment."""

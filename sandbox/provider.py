@@ -10,11 +10,13 @@ retry: those are a provider's own business, or a layer above it.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
+from sandbox.edit import Edits
+from sandbox.manifest import Manifest
 from sandbox.spec import Chunk, ExecResult, Facts, Identity, PhaseTimes, SandboxSpec
 
 DEFAULT_MAX_OUTPUT_BYTES = 1 << 20
@@ -86,6 +88,24 @@ class Sandbox(Protocol):
 
     async def facts(self, *, canary: tuple[str, int] | None = None) -> Facts:
         """What the daemon reads about the place. With `canary` it also tries to connect to that host and port."""
+        ...
+
+    @property
+    def edit(self) -> Edits:
+        """Edits of text files, as agents make them."""
+        ...
+
+    async def baseline(self, root: str) -> Manifest:
+        """What the directory `root` holds now, every file hashed, by the daemon's own walk; links are not followed.
+
+        `sandbox.manifest.check` compares two of them. Taken once before a sandbox is used, it also loads all code that
+        later ones run. Raises `FileRefused` where `root` is no directory.
+        """
+        ...
+
+    def contents(self, root: str, files: Sequence[tuple[bytes, int]]) -> AsyncIterator[tuple[int, bytes | None]]:
+        """The bytes of files under `root`, listed as path and size: `(place in the list, piece)` in order; an empty
+        piece ends a file, None says that it cannot be read to its size. No link is followed."""
         ...
 
 
