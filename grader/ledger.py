@@ -204,10 +204,14 @@ class Ledger:
 
     def current_gradings(self) -> Iterator[Grading]:
         """The whole record of each row that counts, one at a time; tasks with many tests make large ones."""
-        for (text,) in self._connection.execute(
-            f"SELECT grading FROM gradings WHERE id IN ({_CURRENT_IDS}) ORDER BY id"
+        return (grading for _, grading in self.current_numbered())
+
+    def current_numbered(self) -> Iterator[tuple[int, Grading]]:
+        """As `current_gradings`, each with the number of its row, which never changes."""
+        for number, text in self._connection.execute(
+            f"SELECT id, grading FROM gradings WHERE id IN ({_CURRENT_IDS}) ORDER BY id"
         ):
-            yield Grading.model_validate_json(text)
+            yield number, Grading.model_validate_json(text)
 
     def decided(self) -> set[Key]:
         """Keys that have a verdict. They are not graded again."""

@@ -28,6 +28,9 @@ from grader.verdict import Cause
 from sandbox.errors import ProviderUnavailable, SandboxError
 from tasksets.images import Recipe
 
+NOT_BUILT = "the task's image was not built"
+"""How the reason of a grading begins that had no image."""
+
 
 class Grounds(Protocol):
     """Where a run's images are built and its gradings happen."""
@@ -80,13 +83,26 @@ async def run_campaign(
         desk = _Desk(progress(len(asked), len(decided)), emit)
         if emit is not None:
             desk.hand_out(g for g in ledger.current_gradings() if key_of(g) in decided)
-        todo = [job for job in plan.jobs if key(job) not in decided]
+        todo = _turn_away([job for job in plan.jobs if key(job) not in decided], plan, ledger, desk, code_revision)
         if todo and not desk.stop.event.is_set():
             await _Run(campaign, plan, ledger, desk, code_revision).go(todo, open_grounds)
         desk.progress.clear()
         rows = ledger.current()
         owed = [expected.key for expected in ledger.expected()]
         return Finished(count(asked, rows), count(owed, rows), desk.stop.by)
+
+
+def _turn_away(todo: list[Job], plan: Plan, ledger: Ledger, desk: _Desk, code_revision: str) -> list[Job]:
+    """The jobs whose tasks are admitted. The others are recorded, each by name, and never run."""
+    refused = [
+        no_verdict(job, Cause.TASK_REFUSED, f"not admitted: {why}", code_revision)
+        for job in todo
+        if (why := plan.refused.get(job.task.task_id)) is not None
+    ]
+    ledger.append(refused)
+    for grading in refused:
+        desk.recorded(grading)
+    return [job for job in todo if job.task.task_id not in plan.refused]
 
 
 @dataclass
@@ -173,7 +189,7 @@ class _Run:
             recipe = self.plan.recipes.get(job.task.task_id)
             image = built[recipe.image_key] if recipe else None
             if isinstance(image, SandboxError):
-                reason = f"the task's image was not built: {image}"
+                reason = f"{NOT_BUILT}: {image}"
                 grading = no_verdict(job, Cause.INFRASTRUCTURE, reason, self.code_revision)
                 self.ledger.append([grading])
                 self.desk.recorded(grading)

@@ -43,6 +43,9 @@ def grade(
     only: Annotated[
         list[str] | None, Parameter(group=_WHAT, negative="", help="Task ids, with commas or by repeating the flag.")
     ] = None,
+    admission: Annotated[
+        Path | None, Parameter(group=_WHAT, help="Admission file of `grader preflight`; the rest is refused by name.")
+    ] = None,
     run: Annotated[
         str | None, Parameter(group=_HOW, help="Name of the run. The same name and settings again resume it.")
     ] = None,
@@ -84,6 +87,7 @@ def grade(
         "images": images,
         "patches": patches,
         "only": _ids(only),
+        "admission": admission,
         "run": run,
         "runs_dir": runs_dir,
         "provider": provider_flags(provider, state_dir, namespace, kubeconfig, context),

@@ -1,0 +1,194 @@
+"""The admission file: what preflight found, task by task, and the configuration for which it holds.
+
+JSON lines: a header, then one line per task. `grader grade --admission FILE` grades only what is admitted in it. The
+header's `covers` is the configuration; where the campaign's differs, the file is void and the message says in what.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Literal, TypeVar
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from grader.errors import UsageError
+from grader.ledger import differences, identity_hash
+from grader.preflight.classes import Class
+
+_SHOWN = 5
+
+
+class Header(BaseModel):
+    """What the file's admissions depend on, and where they come from."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    admission: Literal[1] = 1
+    """Version of this format."""
+    covers: Mapping[str, object]
+    """The configuration under which the tasks ran."""
+    covers_sha256: str
+    taskset: str
+    taskset_revision: str
+    """Not compared: a task's own digest is."""
+    run: str
+    """Name of the run whose ledger holds the gradings; re-runs under changed conditions have names that begin so."""
+    repeats: int
+    slow_share: float
+    created_at: str
+    code_revision: str
+
+
+class FlakyTest(BaseModel):
+    """A listed test that did not always do the same."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    test: str
+    patch: str
+    passed: int
+    runs: int
+
+
+class Need(BaseModel):
+    """A changed condition with which the reference passed every time."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    condition: str
+    value: str
+    runs: int
+
+
+class Entry(BaseModel):
+    """One task."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
+
+    task_id: str
+    kind: Class
+    why: str = ""
+    flaky: tuple[FlakyTest, ...] = ()
+    needs: tuple[Need, ...] = ()
+    """Any one of them is enough."""
+    hints: tuple[str, ...] = ()
+    suite_s: float | None = None
+    """The longest that the suite took with the reference, in seconds."""
+    sandbox_hours: float = 0.0
+    """What its preflight cost."""
+    rows: tuple[str, ...] = ()
+    """Evidence: `RUN#N` is row N of that run's ledger."""
+    task_digest: str | None = None
+    """None: the row could not be read."""
+    origin: str | None = None
+    """A hash of what decides the image: recipe, given digest, or both. None: the row's own image."""
+
+    @property
+    def admitted(self) -> bool:
+        return self.kind is Class.ADMITTED
+
+
+class Admissions(BaseModel):
+    """A whole admission file."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    header: Header
+    entries: tuple[Entry, ...]
+
+
+def covers(identity: Mapping[str, object]) -> dict[str, object]:
+    """The part of a run's identity that decides what tests do. Rewards do not; a task answers for itself."""
+    return {name: value for name, value in identity.items() if name not in {"rewards", "taskset_revision"}}
+
+
+def write(path: Path, admissions: Admissions) -> None:
+    """Write the file, whole or not at all. Raises `UsageError` where it cannot be written."""
+    lines = [admissions.header, *admissions.entries]
+    beside = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with beside.open("w", encoding="utf-8") as file:
+            file.writelines(line.model_dump_json() + "\n" for line in lines)
+            file.flush()
+            os.fsync(file.fileno())
+        beside.replace(path)
+    except OSError as error:
+        beside.unlink(missing_ok=True)
+        raise UsageError(f"{path}: cannot be written ({error.strerror}); name another with --out") from error
+
+
+def read(path: Path) -> Admissions:
+    """Read an admission file. Raises `UsageError`, naming the row."""
+    try:
+        text = path.read_bytes().decode()
+    except OSError as error:
+        raise UsageError(f"{path}: cannot be read ({error.strerror}); `grader preflight` writes one") from error
+    except UnicodeDecodeError as error:
+        raise UsageError(f"{path}: is not UTF-8 text; make it anew with `grader preflight`") from error
+    lines = [(number, line) for number, line in enumerate(text.split("\n"), start=1) if line.strip()]
+    if not lines:
+        raise UsageError(f"{path}: is empty; make it anew with `grader preflight`")
+    header = _parsed(Header, path, *lines[0])
+    if header.covers_sha256 != identity_hash(header.covers):
+        raise UsageError(f"{path}: its header was changed by hand; make it anew with `grader preflight`")
+    entries = tuple(_parsed(Entry, path, number, line) for number, line in lines[1:])
+    if len({entry.task_id for entry in entries}) < len(entries):
+        raise UsageError(f"{path}: names a task twice; make it anew with `grader preflight`")
+    return Admissions(header=header, entries=entries)
+
+
+M = TypeVar("M", bound=BaseModel)
+
+
+def _parsed(model: type[M], path: Path, number: int, line: str) -> M:
+    try:
+        return model.model_validate_json(line)
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(str(part) for part in first["loc"]) or "the row"
+        raise UsageError(
+            f"{path}, row {number}: {place}: {first['msg']}; it is no admission file of this version, make it anew with"
+            " `grader preflight`"
+        ) from error
+
+
+def refusals(
+    path: Path, identity: Mapping[str, object], tasks: Iterable[tuple[str, str, str | None]]
+) -> dict[str, str]:
+    """Which of the tasks (id, digest, origin of the image) the file does not admit, each with one sentence why.
+
+    Raises `UsageError` when the file is void: it was made under another configuration, or for other versions of tasks.
+    """
+    admissions = read(path)
+    changes = [*differences(admissions.header.covers, covers(identity))]
+    by_id = {entry.task_id: entry for entry in admissions.entries}
+    refused: dict[str, str] = {}
+    for task_id, digest, origin in tasks:
+        entry = by_id.get(task_id)
+        if entry is None:
+            refused[task_id] = f"{path.name} does not have it; preflight it too"
+        elif entry.task_digest is not None and (entry.task_digest, entry.origin) != (digest, origin):
+            what = "task" if entry.task_digest != digest else "image of task"
+            changes.append(f"{what} {task_id} has changed since")
+        elif not entry.admitted:
+            refused[task_id] = f"{path.name} says {entry.kind.replace('_', ' ')}" + (f": {entry.why}" * bool(entry.why))
+    if changes:
+        raise UsageError(
+            f"{path}: is void: {_some(changes)}. Give the old settings back, or run `grader preflight` again"
+        )
+    return refused
+
+
+def _some(changes: Sequence[str]) -> str:
+    more = f"; and {len(changes) - _SHOWN} more" if len(changes) > _SHOWN else ""
+    return "; ".join(changes[:_SHOWN]) + more
+
+
+def as_json(entry: Entry) -> str:
+    """The entry as one line."""
+    return json.dumps(entry.model_dump(mode="json"))
