@@ -17,7 +17,7 @@ import dataclasses
 import difflib
 import itertools
 import math
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from contextlib import ExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -57,6 +57,7 @@ class ScorerClosed(GraderError):
 class Score:
     """What one patch got. The whole record is in the ledger."""
 
+    task_id: str
     reward: float | None
     """None: there is none, and it must not be taken for 0."""
     outcome: Outcome
@@ -73,7 +74,8 @@ class Resample:
     """One sample of a group that has no reward."""
 
     index: int
-    """Its place in the group."""
+    """Its place in the group, or in the batch that was asked for."""
+    task_id: str
     outcome: Outcome
     cause: Cause | None
     why: str
@@ -98,11 +100,16 @@ class Group:
 
     def resample(self) -> tuple[Resample, ...]:
         """The samples without a reward. A time-out is among them when the policy gives it none."""
-        return tuple(
-            Resample(index, score.outcome, score.cause, score.why, score.cause not in _LASTING)
-            for index, score in enumerate(self.scores)
-            if score.reward is None
-        )
+        return resamples(self.scores)
+
+
+def resamples(scores: Iterable[Score]) -> tuple[Resample, ...]:
+    """Requests for those of `scores` that have no reward, by their place. Pure."""
+    return tuple(
+        Resample(index, score.task_id, score.outcome, score.cause, score.why, score.cause not in _LASTING)
+        for index, score in enumerate(scores)
+        if score.reward is None
+    )
 
 
 class _Wanted(NamedTuple):
@@ -137,29 +144,24 @@ class Scorer:
         Raises `UsageError` for a task that the campaign does not have, and `ScorerClosed`. Trouble with a grading is in
         its score.
         """
-        (group,) = await self.score_groups([(task_id, patches)])
-        return group
+        return Group(task_id, tuple(await self.score_all([(task_id, patch) for patch in patches])))
 
-    async def score_groups(self, asked: Sequence[tuple[str, Sequence[bytes | str]]]) -> list[Group]:
-        """Several groups at once, each a task id and its patches. Raises as `score_group`."""
-        for task_id, _ in asked:
+    async def score_all(self, samples: Sequence[tuple[str, bytes | str]]) -> list[Score]:
+        """The scores of pairs of task id and patch, in their order. Raises as `score_group`."""
+        for task_id in {task_id for task_id, _ in samples}:
             self._desk.task(task_id)
-        scores: dict[tuple[int, int], Score] = {}
+        scores: dict[int, Score] = {}
 
-        async def one(place: tuple[int, int], task_id: str, patch: bytes | str) -> None:
-            scores[place] = await self.score(task_id, patch)
+        async def one(index: int, task_id: str, patch: bytes | str) -> None:
+            scores[index] = await self.score(task_id, patch)
 
         try:
             async with anyio.create_task_group() as tasks:
-                for number, (task_id, patches) in enumerate(asked):
-                    for index, patch in enumerate(patches):
-                        tasks.start_soon(one, (number, index), task_id, patch)
+                for index, (task_id, patch) in enumerate(samples):
+                    tasks.start_soon(one, index, task_id, patch)
         except ExceptionGroup as errors:
             raise errors.exceptions[0] from errors
-        return [
-            Group(task_id, tuple(scores[number, index] for index in range(len(patches))))
-            for number, (task_id, patches) in enumerate(asked)
-        ]
+        return [scores[index] for index in range(len(samples))]
 
     async def score(self, task_id: str, patch: bytes | str) -> Score:
         """The score of one patch. Raises as `score_group`."""
@@ -360,9 +362,17 @@ def _closed() -> ScorerClosed:
 
 def _score(grading: Grading) -> Score:
     why = grading.reasons[0] if grading.reasons else ""
-    return Score(grading.reward, grading.outcome, grading.cause, why, grading.flags, grading.evidence.patch_sha256)
+    return Score(
+        grading.task_id,
+        grading.reward,
+        grading.outcome,
+        grading.cause,
+        why,
+        grading.flags,
+        grading.evidence.patch_sha256,
+    )
 
 
 def _score_of_row(row: Row) -> Score:
     why = row.reasons[0] if row.reasons else ""
-    return Score(row.reward, row.outcome, row.cause, why, row.flags, row.key.patch_sha256)
+    return Score(row.key.task_id, row.reward, row.outcome, row.cause, why, row.flags, row.key.patch_sha256)

@@ -23,12 +23,12 @@ def test_a_group_from_a_thread_with_a_running_loop_or_without(tmp_path: Path) ->
 
     async def inside(scorer: SyncScorer) -> list[list[float | None]]:
         blocking = scorer.score_group(TASK, toy.patches()[:2])
-        awaited = await scorer.score_groups_async([(TASK, toy.patches()[3:5]), (TASK, [])])
-        return [blocking.rewards, *(group.rewards for group in awaited)]
+        awaited = await scorer.score_all_async([(TASK, patch) for patch in toy.patches()[3:5]])
+        return [blocking.rewards, [score.reward for score in awaited]]
 
     with toy.killing(), SyncScorer(toy.campaign, grounds=toy.grounds) as scorer:
         assert REWARDS == scorer.score_group(TASK, toy.patches()).rewards
-        assert [REWARDS[:2], REWARDS[3:5], []] == asyncio.run(inside(scorer))
+        assert [REWARDS[:2], REWARDS[3:5]] == asyncio.run(inside(scorer))
     assert (8, 0) == (toy.made, toy.alive)
 
 
@@ -54,7 +54,7 @@ def test_whoever_stops_waiting_gives_the_sandbox_back(tmp_path: Path) -> None:
 
     async def give_up(scorer: SyncScorer) -> None:
         async with asyncio.timeout(2):
-            await scorer.score_groups_async([(TASK, [toy.patches()[KILLED[0]]])])
+            await scorer.score_all_async([(TASK, toy.patches()[KILLED[0]])])
 
     with SyncScorer(toy.campaign, grounds=toy.grounds) as scorer:
         with pytest.raises(TimeoutError):

@@ -1,0 +1,49 @@
+"""Claims about the adapters that need no trainer: the plain function, and the patch in a completion."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from grader.adapters.completion import Completion, patch_in
+from grader.adapters.plain import reward_function
+from grader.advantages import advantages
+from grader.scorer import Resample
+from grader.syncscorer import SyncScorer
+from tests.grader.groups import KILLED, REWARDS, TASK, make_toy
+
+DIFF = "--- a/x\n+++ b/x\n@@ -1 +1 @@\n-```diff\n+```\n"
+
+
+def test_a_plain_function_gives_numbers_and_none(tmp_path: Path) -> None:
+    """Six rewards, a mean of six and two requests for another sample, as plain Python values."""
+    toy = make_toy(tmp_path)
+    asked: list[Resample] = []
+    with toy.killing(), SyncScorer(toy.campaign, grounds=toy.grounds) as scorer:
+        rewards = reward_function(scorer, on_resample=asked.extend)(TASK, toy.patches())
+
+    assert REWARDS == rewards
+    assert 0.5 == advantages(rewards).mean
+    assert [(index, TASK) for index in KILLED] == [(again.index, again.task_id) for again in asked]
+
+
+@pytest.mark.parametrize(
+    ("completion", "patch"),
+    [
+        (f"I mend it.\n\n```diff\n{DIFF}```\nDone.", DIFF),
+        (f"First\n```diff\nwrong\n```\nNo:\n~~~patch\n{DIFF}~~~", DIFF),
+        (f"```diff\r\n{DIFF}```\r\n", DIFF),
+        ("```diff\n```", ""),
+        (DIFF, DIFF),
+        ("I cannot.", "I cannot."),
+        ("```python\nx\n```", "```python\nx\n```"),
+        ([{"role": "user", "content": "?"}, {"role": "assistant", "content": f"```diff\n{DIFF}```"}], DIFF),
+        ([{"role": "assistant", "content": [{"type": "text", "text": DIFF}, {"type": "image"}]}], DIFF),
+        ([{"role": "assistant", "content": None}], ""),
+        ([], ""),
+    ],
+)
+def test_the_last_diff_that_is_fenced_is_the_patch(completion: Completion, patch: str) -> None:
+    """Byte for byte, fences inside it included; without one, the whole text is what is graded."""
+    assert patch == patch_in(completion)
