@@ -23,6 +23,20 @@ class SandboxSpec(BaseModel):
     """Whole CPUs that the sandbox sees and may use. None: all that the provider has."""
     memory_mib: int | None = Field(default=None, gt=0)
     """Memory limit in MiB. None: no limit of our own."""
+    cpu_quota: float | None = Field(default=None, gt=0)
+    """CPU seconds per second that it may use. None: as many as it sees CPUs."""
+    processes: int | None = Field(default=None, gt=0)
+    """Processes and threads that may exist at once, the daemon's own few included. None: the provider's default."""
+    open_files: int | None = Field(default=None, ge=256)
+    """Descriptors that one process may have open (RLIMIT_NOFILE). None: the provider's default."""
+    shm_mib: int | None = Field(default=None, gt=0)
+    """Size of `/dev/shm` in MiB. None: `memory_mib`, else 64."""
+    user: int | None = Field(default=None, ge=0, le=4294967294)
+    """Numeric id of the user, and group, that everything inside runs as. None: the image's own, or root."""
+    umask: int = Field(default=0o022, ge=0, le=0o777)
+    """Of everything that runs inside."""
+    seccomp: Literal["filtered", "unconfined"] | None = None
+    """Whether system calls are filtered. None: as the provider does by default."""
     workdir: str | None = None
     """Directory in which the first shell starts. None: the image's own, else `/`."""
     egress: Egress = "denied"

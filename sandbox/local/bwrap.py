@@ -1,8 +1,9 @@
 """The bubblewrap command line of one sandbox, as a pure function of a frozen plan. Runs nothing and reads no disk.
 
 What every sandbox gets, whoever runs the provider: new user, pid, ipc, uts, cgroup and (unless egress is open) net
-namespaces; one mapped id, which is root inside; no further user namespaces; a bounded set of capabilities over
-what its own namespaces own; no new privileges; the kernel's knobs in `/proc` read-only or covered.
+namespaces; one mapped id, which is root inside unless the plan says otherwise; no further user namespaces; for root a
+bounded set of capabilities over what its own namespaces own; no new privileges; the kernel's knobs in `/proc`
+read-only or covered.
 """
 
 from __future__ import annotations
@@ -40,6 +41,9 @@ COVERED_PROC = ("keys", "timer_list", "sched_debug", "latency_stats")
 """Names in `/proc` that tell its real root of other processes on the machine. Containers mask the same ones; what else
 they mask needs a capability over the machine, which no sandbox has."""
 
+LIMIT_PROCESSES = '{ ulimit -u "$0" || ulimit -p "$0"; } 2>/dev/null && exec "$@"'
+"""bash says `-u`, where dash says `-p`."""
+
 OVERLAY_OPTIONS_LIMIT = 4000
 """mount(2) takes one page of options; the layers' paths, bubblewrap's `/oldroot` before each, must fit."""
 
@@ -69,6 +73,10 @@ class Plan:
     """Size of `/dev/shm`."""
     proc_names: frozenset[str]
     """Which of `READ_ONLY_PROC` and `COVERED_PROC` this kernel has."""
+    user: int = 0
+    """Which id the one mapped user has inside. Any but 0 has no capabilities."""
+    processes: int | None = None
+    """RLIMIT_NPROC, set inside, where the user namespace counts its own. None: none of ours."""
 
 
 def overlay_options_length(plan: Plan) -> int:
@@ -90,15 +98,16 @@ def command_line(
         *_namespaces(plan),
         *_root(plan),
         *_proc_and_dev(plan),
-        *_powers(seccomp_fd),
+        *_powers(plan, seccomp_fd),
         *("--json-status-fd", str(status_fd), "--clearenv", "--chdir", "/", "--"),
+        *([] if plan.processes is None else ["/bin/sh", "-c", LIMIT_PROCESSES, str(plan.processes)]),
         *command,
     ]
 
 
 def _namespaces(plan: Plan) -> list[str]:
     share = ["--share-net"] if plan.share_net else []
-    identity = ["--disable-userns", "--uid", "0", "--gid", "0", "--hostname", HOSTNAME]
+    identity = ["--disable-userns", "--uid", str(plan.user), "--gid", str(plan.user), "--hostname", HOSTNAME]
     life = ["--as-pid-1", "--die-with-parent", "--new-session"]
     return ["--unshare-all", "--unshare-user", *share, *identity, *life]
 
@@ -130,7 +139,8 @@ def _proc_and_dev(plan: Plan) -> list[str]:
     return ["--proc", "/proc", *read_only, *covered, "--dev", "/dev", *shm, "--ro-bind", str(plan.zipapp), ZIPAPP]
 
 
-def _powers(seccomp_fd: int | None) -> list[str]:
-    kept = [argument for capability in CAPABILITIES for argument in ("--cap-add", capability)]
+def _powers(plan: Plan, seccomp_fd: int | None) -> list[str]:
+    capabilities = () if plan.user else CAPABILITIES
+    kept = [argument for capability in capabilities for argument in ("--cap-add", capability)]
     filtered = [] if seccomp_fd is None else ["--seccomp", str(seccomp_fd)]
     return ["--cap-drop", "ALL", *kept, *filtered]

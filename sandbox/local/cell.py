@@ -18,7 +18,7 @@ from sandbox.bundle import daemon_argv
 from sandbox.errors import CreateError, ImageError
 from sandbox.local.bwrap import OVERLAY_OPTIONS_LIMIT, ZIPAPP, Bind, Plan, command_line, overlay_options_length
 from sandbox.local.image import StoredImage
-from sandbox.local.limits import MemoryCgroup, remove_cgroup
+from sandbox.local.limits import Allowance, Cgroup, remove_cgroup
 from sandbox.local.process import SandboxProcess, Start
 from sandbox.local.scratch import CGROUP_NOTE, Scratch, remove_tree
 from sandbox.local.site import Site
@@ -34,6 +34,9 @@ BASE_ENV = {
 
 DEFAULT_SHM_MIB = 64
 """As in a container."""
+
+DEFAULT_PROCESSES = 4096
+"""Enough for any suite, and a fork bomb ends there."""
 
 LISTEN_BACKLOG = 128
 EXPLAIN_WAIT_S = 1.0
@@ -60,7 +63,7 @@ class Cell:
     """Made by `start`, ended by `kill`, taken away by `remove`. `SandboxProcess` says when all is gone."""
 
     def __init__(
-        self, request: Request, scratch: Scratch, process: SandboxProcess, cgroup: MemoryCgroup | None, way: Way
+        self, request: Request, scratch: Scratch, process: SandboxProcess, cgroups: tuple[Cgroup, ...], way: Way
     ) -> None:
         self.request = request
         self.process = process
@@ -68,21 +71,23 @@ class Cell:
         self.unenforced = way.unenforced
         self.started_at = time.monotonic()
         self._scratch = scratch
-        self._cgroup = cgroup
+        self._cgroups = cgroups
         self._ended_by_us: str | None = None
 
     @classmethod
     def start(cls, site: Site, request: Request) -> Cell:
         """Start bubblewrap and the daemon; a few milliseconds, on the event loop's thread. Raises `CreateError`."""
         scratch = site.instance.scratch(request.sandbox_id)
-        cgroup = None
+        cgroups: tuple[Cgroup, ...] = ()
         try:
             with contextlib.ExitStack() as ours:
-                cgroup = _memory_cgroup(site, request.spec, scratch)
-                return _start(ours, site, request, scratch, cgroup)
+                cgroups = _name_cgroups(site, request.spec, scratch)
+                for cgroup in cgroups:
+                    cgroup.create(_allowance(request.spec))
+                return _start(ours, site, request, scratch, cgroups)
         except BaseException as error:
             remove_tree(scratch.root)
-            if cgroup is not None:
+            for cgroup in cgroups:
                 remove_cgroup(cgroup.path)
             if isinstance(error, OSError):
                 raise CreateError(f"the sandbox could not be started: {error}; try again", phase="start") from error
@@ -95,9 +100,9 @@ class Cell:
         self.process.kill()
 
     def remove(self) -> None:
-        """Take its directories and its cgroup away. Blocking; after its end, or for good measure once more."""
-        if self._cgroup is not None:
-            remove_cgroup(self._cgroup.path)
+        """Take its directories and its cgroups away. Blocking; after its end, or for good measure once more."""
+        for cgroup in self._cgroups:
+            remove_cgroup(cgroup.path)
         if self.request.keep_upper is not None:
             remove_tree(_work_beside(self.request.keep_upper))
         remove_tree(self._scratch.root)
@@ -120,7 +125,7 @@ class Cell:
         status = self.process.exit_status
         if status is None:
             return "unknown"
-        if self._cgroup is not None and self._cgroup.oom_kills():
+        if any(cgroup.oom_kills() for cgroup in self._cgroups):
             return "out_of_memory"
         if time.monotonic() - self.started_at >= self.request.spec.lifetime_s + DAEMON_GRACE_S:
             return "lifetime"
@@ -139,7 +144,7 @@ class Way:
 
 
 def _start(
-    ours: contextlib.ExitStack, site: Site, request: Request, scratch: Scratch, cgroup: MemoryCgroup | None
+    ours: contextlib.ExitStack, site: Site, request: Request, scratch: Scratch, cgroups: tuple[Cgroup, ...]
 ) -> Cell:
     """Open what the sandbox is handed, start it, and close our copies."""
     spec = request.spec
@@ -150,9 +155,10 @@ def _start(
     config_fd = _config_fd(ours, request, token)
     status_read, status_write = os.pipe()
     ours.callback(os.close, status_write)
-    plan = _plan(site, request, scratch, cgroup)
+    plan = _plan(site, request, scratch, cgroups)
     daemon = daemon_argv(request.image.python, ZIPAPP, listen_fd=listener.fileno(), config_fd=config_fd)
     seccomp_fd = site.open_seccomp(ours)
+    unenforced = _unenforced(site, spec, cgroups)
     passed = (listener.fileno(), config_fd, status_write, seccomp_fd)
     start = Start(
         argv=command_line(site.bwrap, plan, daemon, status_fd=status_write, seccomp_fd=seccomp_fd),
@@ -160,7 +166,9 @@ def _start(
         env={INSTANCE_VARIABLE: str(site.instance.root)},
         log=scratch.log,
         cpus=request.cpus,
-        cgroup=cgroup.path if cgroup else None,
+        cgroups=tuple(cgroup.path for cgroup in cgroups),
+        open_files=None if "open_files" in unenforced else spec.open_files,
+        umask=spec.umask,
     )
     try:
         process = SandboxProcess.start(start, status_fd=status_read)
@@ -168,8 +176,7 @@ def _start(
         os.close(status_read)
         raise
     host, port = listener.getsockname()
-    way = Way(host, port, token, _unenforced(site, spec, cgroup))
-    return Cell(request, scratch, process, cgroup, way)
+    return Cell(request, scratch, process, cgroups, Way(host, port, token, unenforced))
 
 
 def _config_fd(ours: contextlib.ExitStack, request: Request, token: str) -> int:
@@ -189,12 +196,11 @@ def _config_fd(ours: contextlib.ExitStack, request: Request, token: str) -> int:
     return fd
 
 
-def _plan(site: Site, request: Request, scratch: Scratch, cgroup: MemoryCgroup | None) -> Plan:
+def _plan(site: Site, request: Request, scratch: Scratch, cgroups: tuple[Cgroup, ...]) -> Plan:
     spec, image, kept = request.spec, request.image, request.keep_upper
     share_net = spec.egress == "open"
     binds = [*site.image_binds(image, share_net=share_net), Bind(site.sys_tree(request.cpus or site.cpus), "/sys")]
-    if cgroup is not None:
-        binds.append(Bind(cgroup.path, cgroup.mount_point))
+    binds.extend(Bind(cgroup.path, point) for cgroup in cgroups for point in cgroup.mount_points)
     if kept is not None:
         binds.append(Bind(_own_tmp(scratch), "/tmp", writable=True))
     plan = Plan(
@@ -204,8 +210,10 @@ def _plan(site: Site, request: Request, scratch: Scratch, cgroup: MemoryCgroup |
         binds=tuple(binds),
         zipapp=site.zipapp_for(image),
         share_net=share_net,
-        shm_mib=spec.memory_mib or DEFAULT_SHM_MIB,
+        shm_mib=spec.shm_mib or spec.memory_mib or DEFAULT_SHM_MIB,
         proc_names=site.proc_names,
+        user=spec.user or 0,
+        processes=_by_rlimit(site, spec),
     )
     length = overlay_options_length(plan)
     if length > OVERLAY_OPTIONS_LIMIT:
@@ -217,23 +225,36 @@ def _plan(site: Site, request: Request, scratch: Scratch, cgroup: MemoryCgroup |
     return plan
 
 
-def _memory_cgroup(site: Site, spec: SandboxSpec, scratch: Scratch) -> MemoryCgroup | None:
-    if spec.memory_mib is None or site.memory is None:
-        return None
-    cgroup = site.memory.name()
-    (scratch.root / CGROUP_NOTE).write_text(str(cgroup.path))  # first: a kill in between must leave a trace
-    try:
-        cgroup.create(spec.memory_mib)
-    except OSError:
-        remove_cgroup(cgroup.path)
-        raise
-    return cgroup
+def _allowance(spec: SandboxSpec) -> Allowance:
+    return Allowance(spec.memory_mib, spec.cpu_quota, spec.processes or DEFAULT_PROCESSES)
 
 
-def _unenforced(site: Site, spec: SandboxSpec, cgroup: MemoryCgroup | None) -> tuple[str, ...]:
-    cpus = spec.cpus is not None and spec.cpus > len(site.cpus)
-    memory = spec.memory_mib is not None and cgroup is None
-    return tuple(name for name, missing in (("cpus", cpus), ("memory_mib", memory)) if missing)
+def _name_cgroups(site: Site, spec: SandboxSpec, scratch: Scratch) -> tuple[Cgroup, ...]:
+    """The cgroups that the spec needs, written down before they exist: a kill in between must leave a trace."""
+    wanted = _allowance(spec).controllers
+    cgroups = tuple(hierarchy.name() for hierarchy in site.cgroups if hierarchy.controllers & wanted)
+    (scratch.root / CGROUP_NOTE).write_text("".join(f"{cgroup.path}\n" for cgroup in cgroups))
+    return cgroups
+
+
+def _by_rlimit(site: Site, spec: SandboxSpec) -> int | None:
+    """How many processes RLIMIT_NPROC is to allow, where no cgroup does it. None: it is not to be set."""
+    counted = any("pids" in hierarchy.controllers for hierarchy in site.cgroups)
+    return None if counted or not site.powers.counts_processes else spec.processes or DEFAULT_PROCESSES
+
+
+def _unenforced(site: Site, spec: SandboxSpec, cgroups: tuple[Cgroup, ...]) -> tuple[str, ...]:
+    """The limits of the spec that cannot be enforced on this machine, by name."""
+    controlled = frozenset[str]().union(*(cgroup.hierarchy.controllers for cgroup in cgroups))
+    missing = {
+        "cpus": spec.cpus is not None and spec.cpus > len(site.cpus),
+        "memory_mib": spec.memory_mib is not None and "memory" not in controlled,
+        "cpu_quota": spec.cpu_quota is not None and "cpu" not in controlled,
+        "processes": spec.processes is not None and "pids" not in controlled and not site.powers.counts_processes,
+        "open_files": spec.open_files is not None and spec.open_files > site.powers.open_files_max,
+        "seccomp": spec.seccomp is not None and spec.seccomp != ("unconfined" if site.seccomp is None else "filtered"),
+    }
+    return tuple(name for name, is_missing in missing.items() if is_missing)
 
 
 def _own_tmp(scratch: Scratch) -> Path:

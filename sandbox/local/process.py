@@ -19,8 +19,11 @@ from pathlib import Path
 
 SHELL = "/bin/sh"
 
-ENTER_CGROUP = 'echo $$ > "$0/cgroup.procs" && exec "$@"'
-"""Run by a shell of its own, so that bubblewrap and all its children are charged to the cgroup from their start."""
+ENTER = """for cgroup in $CGROUPS; do echo $$ > "$cgroup/cgroup.procs" || exit; done
+[ -z "$OPEN_FILES" ] || ulimit -n "$OPEN_FILES" || exit
+unset CGROUPS OPEN_FILES
+exec "$@\""""
+"""Run by a shell of its own, so that bubblewrap and all its children are charged to the cgroups from their start."""
 
 LOG_TAIL_BYTES = 2000
 
@@ -35,7 +38,10 @@ class Start:
     """Of bubblewrap itself; it clears the daemon's."""
     log: Path
     cpus: tuple[int, ...] | None
-    cgroup: Path | None
+    cgroups: tuple[Path, ...]
+    """Their names have no white space: the kernel's mount point, and names of ours."""
+    open_files: int | None
+    umask: int
 
 
 class SandboxProcess:
@@ -61,9 +67,10 @@ class SandboxProcess:
     @classmethod
     def start(cls, start: Start, *, status_fd: int) -> SandboxProcess:
         """Start it. `status_fd` is our end of bubblewrap's status pipe and is closed by us. Raises `OSError`."""
-        argv = list(start.argv)
-        if start.cgroup is not None:
-            argv = [SHELL, "-c", ENTER_CGROUP, str(start.cgroup), *argv]
+        argv, env = list(start.argv), dict(start.env)
+        if start.cgroups or start.open_files is not None:
+            argv = [SHELL, "-c", ENTER, SHELL, *argv]
+            env |= {"CGROUPS": " ".join(map(str, start.cgroups)), "OPEN_FILES": str(start.open_files or "")}
         before = os.sched_getaffinity(0)
         with start.log.open("wb") as log:
             # Affinity belongs to this thread and is inherited by the child: no moment in which it runs elsewhere.
@@ -75,9 +82,10 @@ class SandboxProcess:
                     stdin=subprocess.DEVNULL,
                     stdout=log,
                     stderr=log,
-                    env=start.env,
+                    env=env,
                     pass_fds=start.pass_fds,
                     cwd="/",
+                    umask=start.umask,
                 )
             finally:
                 if start.cpus is not None:

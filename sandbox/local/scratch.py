@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 CGROUP_NOTE = "cgroup"
-"""File in a sandbox's directory that names its memory cgroup, so that a later sweep can remove that as well."""
+"""File in a sandbox's directory that names its cgroups, one a line, so that a later sweep can remove them as well."""
 
 GRAVE = ".gone-"
 """Stands in the name of a directory whose removal is under way."""

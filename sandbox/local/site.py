@@ -15,7 +15,7 @@ from sandbox.errors import ProviderUnavailable
 from sandbox.local.bwrap import COVERED_PROC, READ_ONLY_PROC, ZIPAPP, Bind, Plan, command_line
 from sandbox.local.host import FILES, HostPrograms, host_image, survey
 from sandbox.local.image import StoredImage
-from sandbox.local.limits import MemoryController, find_memory_controller
+from sandbox.local.limits import Hierarchy, Powers, find_hierarchies
 from sandbox.local.scratch import Instance, remove_tree
 from sandbox.local.seccomp import program
 
@@ -43,7 +43,8 @@ class Site:
     resolv_conf: Path
     seccomp: Path | None
     """The filter of system calls, for machines whose numbers are known."""
-    memory: MemoryController | None
+    cgroups: tuple[Hierarchy, ...]
+    powers: Powers
     cpus: tuple[int, ...]
     proc_names: frozenset[str]
 
@@ -65,7 +66,8 @@ class Site:
             hosts=_write(instance.root / "hosts", FILES["etc/hosts"].encode()),
             resolv_conf=_write(instance.root / "resolv.conf", _resolv_conf()),
             seccomp=None if seccomp is None else _write(instance.root / "seccomp.bpf", seccomp),
-            memory=find_memory_controller(),
+            cgroups=find_hierarchies(),
+            powers=Powers.of_this_process(),
             cpus=tuple(sorted(os.sched_getaffinity(0))),
             proc_names=proc_names(real_root=os.geteuid() == 0),
         )
@@ -82,7 +84,8 @@ class Site:
             directory.mkdir(parents=True)
             for name in ("online", "possible", "present"):
                 (directory / name).write_text(f"{listed}\n")
-            (root / "fs/cgroup/memory").mkdir(parents=True)
+            for controller in ("cpu", "memory", "pids"):
+                (root / "fs/cgroup" / controller).mkdir(parents=True)
         return root
 
     def open_seccomp(self, opened: contextlib.ExitStack) -> int | None:

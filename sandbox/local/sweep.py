@@ -1,4 +1,4 @@
-"""Removes what killed providers left behind: processes, memory cgroups, directories.
+"""Removes what killed providers left behind: processes, cgroups, directories.
 
 A sandbox dies with its owner (`--die-with-parent`). Between bubblewrap's start and that setting there is a moment in
 which a killed owner leaves it running; so a sweep kills what still carries a dead instance's path: a bubblewrap in its
@@ -41,7 +41,8 @@ def sweep(state_dir: Path) -> Swept:
 def _remove(instance: Instance) -> int:
     notes = list(instance.root.glob(f"*/{CGROUP_NOTE}"))
     for note in notes:
-        remove_cgroup(Path(note.read_text()))
+        for path in note.read_text().splitlines():
+            remove_cgroup(Path(path))
     sandboxes = len(list(instance.root.glob("*/upper")))
     instance.close()
     return sandboxes

@@ -100,11 +100,10 @@ async def test_a_sandbox_killed_from_outside_is_lost_with_its_cause(provider: Lo
 
 async def test_a_daemon_killed_for_memory_says_so(provider: LocalProvider) -> None:
     """When the kernel's memory killer ends the first process itself, the cause is out_of_memory, from its counter."""
-    if provider._open_site().memory is None:
-        pytest.skip("no memory cgroup can be made here")
     async with provider.sandbox(SandboxSpec(image="host", memory_mib=64)) as box:
+        if "memory_mib" in box.unenforced:
+            pytest.skip("no memory cgroup can be made here")
         cell = provider._cells[box.identity.sandbox_id]
-        assert cell._cgroup is not None
         assert 137 == (await box.run("python3 -c 'x = b\"x\" * (200 << 20)'", timeout_s=TIMEOUT_S)).exit_code
         assert cell.ended_because() is None
         assert cell.process._child_fd is not None

@@ -140,9 +140,9 @@ def test_an_ordinary_user_is_root_inside(home: Home) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_the_same_tests_pass_as_an_ordinary_user(home: Home) -> None:
-    """Conformance, isolation and the provider's own promises hold without root."""
+    """Conformance, isolation, limits and the provider's own promises hold without root."""
     may(home)
     suites = ("tests/conformance/test_local.py", "tests/sandbox/local/test_isolation.py")
-    own = "tests/sandbox/local/test_provider_life.py"
-    ended = home.run("-m", "pytest", "-q", "-p", "no:cacheprovider", "--timeout", "120", *suites, own)
+    own = ("tests/sandbox/local/test_provider_life.py", "tests/sandbox/local/test_enforced_limits.py")
+    ended = home.run("-m", "pytest", "-q", "-p", "no:cacheprovider", "--timeout", "120", *suites, *own)
     assert 0 == ended.returncode, ended.stdout.decode(errors="replace")[-6000:]
