@@ -146,7 +146,7 @@ def view(_daemon, request, connection):
     }
     shown_bytes = b"".join(lines[first - 1 : last])
     body = frame(FRAME_OUTPUT, bytes(8) + shown_bytes) + frame(FRAME_RESULT, encode(about))
-    connection.answer(200, body, "application/octet-stream")
+    connection.answer(200, body, kind="application/octet-stream")
 
 
 def _read(path):

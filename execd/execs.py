@@ -1,12 +1,16 @@
 """Execs: what a command wrote, how it ended, who follows it, and the record that answers a repeat of its id."""
 
-from .protocol import FRAME_BEAT, FRAME_ERROR, FRAME_OUTPUT, FRAME_RESULT, Refusal, encode, frame
+from .procs import give_memory_back
+from .protocol import FRAME_BEAT, FRAME_ERROR, FRAME_OUTPUT, FRAME_RESULT, Refusal, encode, frame, frame_head
 
 BEAT_S = 5.0
 STREAM_PIECE = 1 << 16
+ENDED_PIECE = 1 << 20
 CLIENT_BACKLOG = 1 << 18
 KEPT_RESULTS = 2000
 KEPT_OUTPUT = 4 << 20
+KEPT_IDS = 100_000
+LARGE_OUTPUT = 1 << 20
 
 
 class Output:
@@ -46,11 +50,24 @@ class Output:
 
     def piece(self, offset, size):
         """(offset, bytes) of the first kept bytes at or after `offset`, at most `size`; empty bytes when none."""
+        offset, data = self._view(offset, size)
+        return offset, bytes(data)
+
+    def views(self, offset, size):
+        """As pieces, all from `offset` on and none copied: for an output that will not grow any more."""
+        while True:
+            offset, data = self._view(offset, size)
+            if not data:
+                return
+            yield offset, data
+            offset += len(data)
+
+    def _view(self, offset, size):
         if offset < len(self.head):
-            return offset, bytes(self.head[offset : offset + size])
+            return offset, memoryview(self.head)[offset : offset + size]
         offset = max(offset, self.tail_offset)
         start = offset - self.tail_offset
-        return offset, bytes(self.tail[start : start + size])
+        return offset, memoryview(self.tail)[start : start + size]
 
 
 class Exec:
@@ -152,22 +169,17 @@ class Follower:
             connection.answer(record.failure.status, record.failure.body())
             return
         rest = []
-        while True:
-            offset, data = record.output.piece(self._offset, 1 << 20)
-            if not data:
-                break
-            self._offset = offset + len(data)
-            rest.append(frame(FRAME_OUTPUT, offset.to_bytes(8, "big") + data))
+        for offset, data in record.output.views(self._offset, ENDED_PIECE):
+            rest += [frame_head(FRAME_OUTPUT, 8 + len(data)) + offset.to_bytes(8, "big"), data]
         if record.failure is not None:
             rest.append(frame(FRAME_ERROR, record.failure.body()))
         else:
             rest.append(frame(FRAME_RESULT, encode(record.result)))
-        body = b"".join(rest)
         if self._chunked:
-            connection.send_chunk(body)
+            connection.send_chunk(*rest)
             connection.end_chunks()
         else:
-            connection.answer(200, body, "application/octet-stream")
+            connection.answer(200, *rest, kind="application/octet-stream")
 
     def gone(self):
         """The connection is gone; the command goes on until nobody has come back for it for a while."""
@@ -192,12 +204,15 @@ class Follower:
 
 
 class Records:
-    """Every exec by id. An id is never run twice: an old record may be dropped, its id is remembered."""
+    """Every exec by id. An id is not run twice: an old record may be dropped, its id is remembered (the last 100,000).
+
+    Outputs are kept to 4 MiB in all. One that is larger by itself is kept until the next exec ends, or `drop_large`.
+    """
 
     def __init__(self):
         self._records = {}
         self._ended = []
-        self._dropped = set()
+        self._dropped = {}
         self._kept_bytes = 0
         self.count = 0
 
@@ -217,10 +232,24 @@ class Records:
         self._ended.append(record)
         self._kept_bytes += len(record.output)
         while len(self._ended) > 1 and (len(self._ended) > KEPT_RESULTS or self._kept_bytes > KEPT_OUTPUT):
-            oldest = self._ended.pop(0)
-            self._kept_bytes -= len(oldest.output)
-            del self._records[oldest.id]
-            self._dropped.add(oldest.id)
+            self._drop_oldest()
+
+    def drop_large(self):
+        """Drop what is kept beyond the bounds because it came last."""
+        if self._kept_bytes > KEPT_OUTPUT:
+            self._drop_oldest()
+
+    def _drop_oldest(self):
+        oldest = self._ended.pop(0)
+        size = len(oldest.output)
+        self._kept_bytes -= size
+        del self._records[oldest.id]
+        self._dropped[oldest.id] = None
+        if len(self._dropped) > KEPT_IDS:
+            del self._dropped[next(iter(self._dropped))]
+        if size > LARGE_OUTPUT:
+            oldest.output.forget()
+            give_memory_back()
 
     def running(self):
         """The execs that have not ended."""

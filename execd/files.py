@@ -54,7 +54,7 @@ class read:
         if status.st_size == 0 and limit:  # /proc and the like have no size of their own
             with open(fd, "rb") as stream:
                 data = stream.read(64 << 20)[offset : offset + limit]
-            self._connection.answer(200, data, "application/octet-stream")
+            self._connection.answer(200, data, kind="application/octet-stream")
             return
         length = max(0, min(limit, status.st_size - offset))
         self._connection.answer_from(_pieces(fd, offset, length), length)

@@ -5,6 +5,8 @@ A handler gets the request's head and gives a sink: `feed(bytes)` for each piece
 them), or `start_chunks`/`send_chunk`/`end_chunks`.
 """
 
+import time
+
 from .loop import GONE, READ, WRITE
 from .protocol import Refusal, parse_query, unquote
 
@@ -12,7 +14,7 @@ HEAD_LIMIT = 16 << 10
 HEAD_WAIT_S = 15.0
 BODY_WAIT_S = 60.0
 IDLE_WAIT_S = 900.0
-READ_BYTES = 1 << 18
+SEND_PARTS = 64  # the kernel takes 1,024 at once
 SOURCE_BACKLOG = 1 << 19
 REASONS = {200: "OK", 400: "Bad Request", 401: "Unauthorized", 404: "Not Found"}
 
@@ -130,6 +132,15 @@ def _chunk_size(line):
     return int(digits, 16)
 
 
+def rest_of(parts, sent):
+    """What is left of byte strings of which `sent` bytes have been sent."""
+    for number, part in enumerate(parts):
+        if sent < len(part):
+            return [memoryview(part)[sent:]] + parts[number + 1 :]
+        sent -= len(part)
+    return []
+
+
 class Connection:
     """One client. `app.open(request, connection)` gives the sink of each request's body."""
 
@@ -149,6 +160,7 @@ class Connection:
         self._closing = False
         self._paused = False
         self._timer = None
+        self._overdue_at = None
         self.on_drained = None
         self.on_gone = None
         self.backlog = 0
@@ -162,11 +174,12 @@ class Connection:
         """Whether no request is being read or answered."""
         return self._request is None
 
-    def answer(self, status, body=b"", kind="application/json"):
-        """Answer the request with a whole body."""
-        self._begin(status, kind, "Content-Length: %d" % len(body))
-        self._out.append(body)
-        self.backlog += len(body)
+    def answer(self, status, *parts, kind="application/json"):
+        """Answer the request with a whole body, given in parts; they are sent as they are, without a copy."""
+        size = sum(map(len, parts))
+        self._begin(status, kind, "Content-Length: %d" % size)
+        self._out += parts
+        self.backlog += size
         self._finish()
 
     def answer_from(self, source, length, kind="application/octet-stream"):
@@ -179,10 +192,11 @@ class Connection:
         """Begin an answer whose length is not known."""
         self._begin(200, kind, "Transfer-Encoding: chunked")
 
-    def send_chunk(self, data):
-        """Send one piece of it."""
-        if data:
-            self._put(b"%x\r\n%s\r\n" % (len(data), data))
+    def send_chunk(self, *parts):
+        """Send one piece of it, given in parts."""
+        size = sum(map(len, parts))
+        if size:
+            self._put(b"%x\r\n" % size, *parts, b"\r\n")
 
     def end_chunks(self):
         """End it."""
@@ -242,27 +256,25 @@ class Connection:
             self._closing = True
         self._flush()
 
-    def _put(self, data):
-        if data and not self.closed:
-            self._out.append(data)
-            self.backlog += len(data)
+    def _put(self, *parts):
+        if not self.closed:
+            self._out += parts
+            self.backlog += sum(map(len, parts))
             if self._source is None:
                 self._flush()
 
     def _flush(self):
         while self._out and not self.closed:
-            data = self._out[0] if len(self._out) == 1 else b"".join(self._out)
             try:
-                sent = self._socket.send(data)
+                sent = self._socket.sendmsg(self._out[:SEND_PARTS])
             except BlockingIOError:
-                self._out = [data]
                 self._wait(BODY_WAIT_S)
                 break
             except OSError:
                 self.close()
                 return
             self.backlog -= sent
-            self._out = [data[sent:]] if sent < len(data) else []
+            self._out = rest_of(self._out, sent)
         if not self._out and self._answered:
             self._next_request()
         elif not self.closed:
@@ -322,9 +334,20 @@ class Connection:
         self._loop.watch(self._fd, events, self._on_event)
 
     def _wait(self, seconds):
-        if self._timer is not None:
-            self._timer.cancel()
-        self._timer = self._loop.after(seconds, self._on_wait_over)
+        """Give the client so long from now. A timer that is due earlier is kept, and looks again when it is due."""
+        self._overdue_at = time.monotonic() + seconds
+        if self._timer is None or self._timer.due > self._overdue_at:
+            if self._timer is not None:
+                self._timer.cancel()
+            self._timer = self._loop.after(seconds, self._on_timer)
+
+    def _on_timer(self):
+        self._timer = None
+        left_s = self._overdue_at - time.monotonic()
+        if left_s > 0:
+            self._timer = self._loop.after(left_s, self._on_timer)
+        else:
+            self._on_wait_over()
 
     def _on_wait_over(self):
         if self._request is None and not self._in:
@@ -351,7 +374,7 @@ class Connection:
 
     def _read(self):
         try:
-            data = self._socket.recv(READ_BYTES)
+            data = self._loop.read(self._fd)
         except BlockingIOError:
             return
         except OSError:

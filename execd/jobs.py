@@ -6,7 +6,7 @@ shell ends with it; what the job itself left in the background lives on.
 """
 
 from . import procs
-from .protocol import FRAME_OUTPUT, FRAME_RESULT, Refusal, encode, frame
+from .protocol import FRAME_OUTPUT, FRAME_RESULT, Refusal, encode, frame, frame_head
 from .sessions import Session
 
 MAX_JOBS = 4096
@@ -140,9 +140,9 @@ class Poll:
 
     def _answer(self):
         self._leave()
-        body = b""
+        parts = []
         if self._limit:
             offset, data = self._job.record.output.piece(self._offset, self._limit)
-            body = frame(FRAME_OUTPUT, offset.to_bytes(8, "big") + data)
-        body += frame(FRAME_RESULT, encode(self._job.state()))
-        self._connection.answer(200, body, "application/octet-stream")
+            parts += [frame_head(FRAME_OUTPUT, 8 + len(data)) + offset.to_bytes(8, "big"), data]
+        parts.append(frame(FRAME_RESULT, encode(self._job.state())))
+        self._connection.answer(200, *parts, kind="application/octet-stream")

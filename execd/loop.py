@@ -1,9 +1,11 @@
 """One thread, one epoll: descriptors and timers call back. No thread is ever made, so a fork bomb cannot stop it."""
 
 import heapq
+import os
 import select
 import time
 
+READ_BYTES = 1 << 18
 READ = select.EPOLLIN
 WRITE = select.EPOLLOUT
 GONE = select.EPOLLRDHUP | select.EPOLLHUP | select.EPOLLERR
@@ -30,17 +32,20 @@ class Loop:
         self._epoll = select.epoll()  # close-on-exec by default
         self._callbacks = {}
         self._timers = []
+        self._live_timers = 0
         self._sequence = 0
+        self.buffer = memoryview(bytearray(READ_BYTES))
         self._running = True
         self._on_error = on_error
 
     def watch(self, fd, events, callback):
         """Call `callback(events)` whenever one of `events` is there. A second call changes events and callback."""
-        if fd in self._callbacks:
-            self._epoll.modify(fd, events)
-        else:
+        known = self._callbacks.get(fd)
+        if known is None:
             self._epoll.register(fd, events)
-        self._callbacks[fd] = callback
+        elif known[0] != events:
+            self._epoll.modify(fd, events)
+        self._callbacks[fd] = events, callback
 
     def forget(self, fd):
         """Watch `fd` no more. Must be called before it is closed; unknown descriptors are ignored."""
@@ -50,8 +55,19 @@ class Loop:
             except OSError:
                 pass
 
+    def read(self, fd):
+        """What waits on `fd`, 256 KiB at most: a view that is good until the next read; empty at the end of file.
+
+        Raises BlockingIOError when nothing waits. A fresh object for each read would cost several times the copying.
+        """
+        return self.buffer[: os.readv(fd, (self.buffer,))]
+
     def after(self, delay_s, callback):
         """Call `callback()` once, in `delay_s` seconds."""
+        if len(self._timers) > 2 * self._live_timers + 64:  # most are void, and may be due in days
+            self._timers = [entry for entry in self._timers if entry[2].callback is not None]
+            heapq.heapify(self._timers)
+            self._live_timers = len(self._timers)
         timer = Timer(time.monotonic() + delay_s, callback)
         self._sequence += 1
         heapq.heappush(self._timers, (timer.due, self._sequence, timer))
@@ -65,9 +81,9 @@ class Loop:
         """Serve until `stop()`. An exception in a callback goes to `on_error` and nothing else happens."""
         while self._running:
             for fd, events in self._epoll.poll(self._wait_s(), 64):
-                callback = self._callbacks.get(fd)
-                if callback is not None:
-                    self._call(callback, events)
+                known = self._callbacks.get(fd)
+                if known is not None:
+                    self._call(known[1], events)
             now = time.monotonic()
             while self._timers and self._timers[0][0] <= now:
                 callback = heapq.heappop(self._timers)[2].callback

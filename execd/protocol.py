@@ -8,6 +8,14 @@ try:
     from _json import encode_basestring_ascii, make_scanner
 except ImportError:  # an interpreter without the C accelerator
     make_scanner = None
+try:
+    from _sha256 import sha256  # up to 3.11
+except ImportError:
+    try:
+        from _sha2 import sha256  # from 3.12
+    except ImportError:
+        from hashlib import sha256
+from _operator import _compare_digest
 
 # code: (HTTP status, what it means and what to do). The table is closed: no other code leaves the daemon.
 CODES = {
@@ -74,7 +82,12 @@ def refusal_of(error, what):
 
 def frame(kind, payload=b""):
     """One frame of an exec's answer: kind, length in 4 bytes, payload."""
-    return kind + len(payload).to_bytes(4, "big") + payload
+    return frame_head(kind, len(payload)) + payload
+
+
+def frame_head(kind, size):
+    """What stands in front of a frame's payload of `size` bytes."""
+    return kind + size.to_bytes(4, "big")
 
 
 def encode(value):
@@ -132,6 +145,8 @@ def decode(data):
 
 def unquote(data):
     """Percent-decoded bytes. Raises Refusal on a broken escape."""
+    if b"%" not in data:
+        return data
     first, *rest = data.split(b"%")
     pieces = [first]
     try:
@@ -153,20 +168,6 @@ def parse_query(data):
     return values
 
 
-def sha256(data=b""):
-    """A SHA-256 object, without importing hashlib where the C module is at hand."""
-    try:
-        from _sha256 import sha256 as new  # up to 3.11
-    except ImportError:
-        try:
-            from _sha2 import sha256 as new  # from 3.12
-        except ImportError:
-            from hashlib import sha256 as new
-    return new(data)
-
-
 def token_matches(presented, expected_sha256_hex):
     """Whether the bearer token hashes to the expected value, in constant time."""
-    from _operator import _compare_digest
-
     return _compare_digest(sha256(presented).hexdigest(), expected_sha256_hex)

@@ -7,7 +7,7 @@ import sys
 import time
 
 from . import procs
-from .execs import Exec, Follower, Records
+from .execs import KEPT_OUTPUT, Exec, Follower, Records
 from .http import Connection
 from .loop import READ, Loop
 from .protocol import Refusal, decode, encode, sha256, token_matches
@@ -18,6 +18,7 @@ MAX_SESSIONS = 256
 COMMAND_LIMIT = 64 << 20
 OUTPUT_LIMIT = 64 << 20
 LINGER_S = 30.0
+LARGE_KEPT_S = 60.0
 MAX_TIME_S = 30 * 86400.0
 END_GRACE_S = 0.05
 
@@ -125,6 +126,8 @@ class Daemon:
     def exec_ended(self, record):
         """A session has finished an exec."""
         self._records.ended(record)
+        if len(record.output) > KEPT_OUTPUT:
+            self.loop.after(LARGE_KEPT_S, self._records.drop_large)
 
     def adopt(self, pid, on_end):
         """Call `on_end(wait status)` when a worker process of ours is reaped."""

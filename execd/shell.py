@@ -1,7 +1,7 @@
 """A persistent bash: one command after the other, its end and status known off-band.
 
 bash reads its script from a socket (`bash -s`): for each command the daemon writes an `eval` of the quoted text and,
-behind it, lines that report the status. Laws:
+behind it, lines that report the status. bash reads a socket byte by byte, so that these lines are short. Laws:
 
 - The text cannot break the frame: it is one quoted word; an unclosed quote, a heredoc, `break` or `return` end there.
 - The report carries a number that lies unread in the socket while the command runs; programs can neither see it nor
@@ -18,6 +18,8 @@ behind it, lines that report the status. Laws:
   which skips every command and breaks every loop that is left of the text, until the lines behind it remove it. So
   nothing more of the text runs, and the shell is kept with its variables and functions.
 - Foreground output is in the pipe before the report: on a report the daemon takes what the pipe holds at that moment.
+- Behind the report bash tells its EXIT trap, directory and exported variables, line by line. The daemon does not listen
+  to each line: it takes them together, before the next command starts or soon after.
 """
 
 import fcntl
@@ -32,10 +34,10 @@ from .protocol import Refusal
 
 CONTROL_FD, STDIN_FD, OUTPUT_FD = 51, 52, 53
 PIPE_BYTES = 1 << 18
-READ_BYTES = 1 << 20
 STDIN_PIECE = 1 << 16
 F_SETPIPE_SZ = 1031
 FIONREAD = 0x541B
+TOLD_WITHIN_S = 0.02
 ENV_SAVE_LIMIT = 4 << 20
 
 ABORT_SIGNAL = 62
@@ -46,16 +48,19 @@ $_execd_again 2>&1
 { _execd_status "$_execd_saved" && builtin :; } 2>/dev/null
 """
 SAVE = b"\n{ _execd_saved=$?; } 2>/dev/null"
-STATE = b"{ builtin printf 'D%s\\0E' \"$PWD\"; builtin export -p; builtin printf '\\0'; }"
+STATE = b"builtin printf 'D%s\\0E' \"${PWD-}\"; builtin export -p; builtin printf '\\0'"
+# Where a command has removed the function: that there is nothing to tell. A failing line would end a shell under -e.
+TELL = b"_execd_tell || builtin printf 'N\\0' >&%d\n_execd_saved=\n" % CONTROL_FD
 PRELUDE = b"""exec 51<&0
 _execd_status() { builtin return "$1"; }
+_execd_tell() { builtin printf T; builtin trap -p EXIT; builtin printf '\\0'; %s; } >&%d
 _execd_bye() {
 _execd_saved=$? _execd_again=
 builtin local a b fd="/proc/$$/fd"
 [[ -e $fd/%d ]] && _execd_again=exec
 [[ $BASHPID == "$$" ]] && for ((a = 0; a < 256; a = a ? a + 1 : 10)); do
 [[ -S $fd/$a ]] && for ((b = a + 1; b < 256; b++)); do
-[[ $fd/$a -ef $fd/$b ]] && { %s >&"$a"; builtin break 2; }
+[[ $fd/$a -ef $fd/$b ]] && { { %s; } >&"$a"; builtin break 2; }
 done
 done
 builtin :
@@ -64,7 +69,7 @@ builtin trap -- '%s' EXIT
 builtin shopt -s expand_aliases
 builtin trap 'builtin shopt -s extdebug; builtin trap '\\''builtin break 1000 2>/dev/null; \\
 [[ $BASH_COMMAND == "%s" ]]'\\'' DEBUG; builtin break 1000 2>/dev/null' %d
-""" % (OUTPUT_FD, STATE, BYE, RECOVER, ABORT_SIGNAL)
+""" % (STATE, CONTROL_FD, OUTPUT_FD, STATE, BYE, RECOVER, ABORT_SIGNAL)
 
 
 def find_bash(env):
@@ -117,6 +122,8 @@ class Shell:
         self._nonce = None
         self._exit_trap = b"trap -- '" + BYE
         self._state_told = True
+        self._pending = None
+        self._later = None
         self._unsent = b""
         self._stdin_left = b""
         self._stdin_w = None
@@ -162,42 +169,48 @@ class Shell:
             self._write(exports)
         if directory is not None:
             self._write(b"builtin cd -- " + quoted(directory) + b"\n")
+        self._write(b"builtin :\n")  # whatever these say, `$?` is 0
 
     def start(self, command, last_status, stdin, ends_shell=False):
         """Run a command; its end is told to the owner by `on_report`, or by the end of the process. With `ends_shell`
         the shell exits behind it, with its status."""
+        self._listen()
         self._discard_output()
         self._nonce = _nonce()
-        self._state_told = False
         source = b"/dev/null"
         if stdin:
             self._open_stdin(stdin)
             source = b"/proc/self/fd/%d" % STDIN_FD
         text = command + SAVE if ends_whole(command) else command
         private = b"%d<&- %d<&- %d>&-" % (CONTROL_FD, STDIN_FD, OUTPUT_FD)
-        self._write(
-            self._hook()
-            + b"_execd_saved=\n_execd_status %d && builtin :\n" % last_status
+        self._pending = (
+            (b"_execd_status %d && builtin :\n" % last_status if last_status else b"")
             + b"builtin eval -- %s <%s >&%d 2>&1 %s\n" % (quoted(text), source, OUTPUT_FD, private)
             + (b'builtin exit "${_execd_saved:-$?}"\n' if ends_shell else self._report(b'"${_execd_saved:-$?}"'))
         )
+        self._send_pending()
+
+    def _send_pending(self):
+        """Send the command when its shell has told the EXIT trap that the one before it has left."""
+        if self._pending is None or not self._state_told:
+            return
+        script, self._pending = self._hook() + self._pending, None
+        self._state_told = False
+        self._write(script)
 
     def abort(self, exit_code):
         """Skip what is left of the command and report its end with `exit_code`. Its processes are not touched."""
+        self._pending = None
         procs.send_signal(self.pid, ABORT_SIGNAL)
         self._nonce = _nonce()
         self._write(RECOVER + b"\nbuiltin shopt -u extdebug\n" + self._report(b"%d" % exit_code))
 
     def _report(self, status):
-        """Script lines that report a status and the EXIT trap, then the directory and the exported variables.
+        """Script lines that report a status, then the state.
 
         The first is a simple command: behind an unfinished text bash takes a reserved word for an ordinary one.
         """
-        return (
-            b"builtin printf 'S%%s %%s\\n' %s %s >&%d\n" % (status, self._nonce, CONTROL_FD)
-            + b"{ builtin trap -p EXIT; builtin printf '\\0'; } >&%d\n" % CONTROL_FD
-            + b"%s >&%d\n" % (STATE, CONTROL_FD)
-        )
+        return b"builtin printf 'S%%s %%s\\0' %s %s >&%d\n%s" % (status, self._nonce, CONTROL_FD, TELL)
 
     def _hook(self):
         """Script lines that put our EXIT trap in front of one that the last command has set."""
@@ -217,14 +230,23 @@ class Shell:
             if self._state_told or self._nonce is not None:
                 return
             if poll.poll(10):
-                self._on_control(READ)
+                self._listen()
+
+    def _listen(self):
+        """Take what bash has told, and listen to it again."""
+        if self._later is not None:
+            self._later.cancel()
+            self._later = None
+        if self._control is not None:
+            self._loop.watch(self._control.fileno(), READ | WRITE if self._unsent else READ, self._on_control)
+            self._on_control(READ)
 
     def drain(self):
         """Take what the pipe holds at this moment."""
         left = _waiting_bytes(self._output_r)
         while left > 0:
             try:
-                data = os.read(self._output_r, min(left, READ_BYTES))
+                data = self._loop.read(self._output_r)
             except OSError:
                 return
             if not data:
@@ -247,7 +269,7 @@ class Shell:
 
     def _on_output(self, _events):
         try:
-            data = os.read(self._output_r, READ_BYTES)
+            data = self._loop.read(self._output_r)
         except BlockingIOError:
             return
         if data:
@@ -280,21 +302,29 @@ class Shell:
             message, self._unread = self._unread.split(b"\0", 1)
             kind, body = message[:1], message[1:]
             if kind == b"S":
-                told, _, exit_trap = body.partition(b"\n")
-                status, _, nonce = told.partition(b" ")
-                if nonce == self._nonce and status.isdigit():
-                    self._nonce = None
-                    self._exit_trap = exit_trap
-                    self.drain()
-                    self._close_stdin()
-                    self._owner.on_report(int(status))
+                self._take_report(body)
+            elif kind == b"T":
+                self._exit_trap = body
             elif kind == b"D":
                 self.directory = body
-            elif kind == b"E":
-                self.exports = body
+            elif kind in (b"E", b"N"):
+                self.exports = body if kind == b"E" else self.exports
                 self._state_told = True
+                self._send_pending()
         if len(self._unread) > ENV_SAVE_LIMIT:
             self._unread = b""
+
+    def _take_report(self, body):
+        status, _, nonce = body.partition(b" ")
+        if nonce != self._nonce or not status.isdigit():
+            return
+        self._nonce = None
+        self.drain()
+        self._close_stdin()
+        if not self._unsent:
+            self._loop.watch(self._control.fileno(), 0, self._on_control)
+            self._later = self._loop.after(TOLD_WITHIN_S, self._listen)
+        self._owner.on_report(int(status))
 
     def _write(self, data):
         if self._unsent:

@@ -1,15 +1,9 @@
-"""The async client of execd: typed results and errors over one keep-alive HTTP connection pool.
-
-A command carries an id. When its connection breaks, the same request is sent again under the same id and the daemon
-answers from its record: the command runs once. A cancelled `run` kills its command: the kill is a task of the
-client's own, so a second cancellation cannot stop it; `aclose` waits for it.
-"""
+"""The async client of execd: typed results and errors over one keep-alive HTTP connection pool."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import secrets
 import tempfile
 import time
@@ -20,23 +14,18 @@ from types import MappingProxyType
 from typing import IO, Any
 from urllib.parse import quote
 
+from sandbox.answers import frames, object_of, refused
 from sandbox.edit import Edits
-from sandbox.errors import CommandRefused, DaemonError, FileRefused, SandboxLost
-from sandbox.job import Job, split_frames
+from sandbox.errors import DaemonError, SandboxLost
+from sandbox.execs import Execs
+from sandbox.job import Job
 from sandbox.manifest import ContentParser, Entry, Manifest, take_entries
 from sandbox.provider import DEFAULT_MAX_OUTPUT_BYTES
 from sandbox.spec import Chunk, ExecResult, Facts
 from sandbox.tree import pack, unpack
-from sandbox.wire import Answer, Broken, Wire
+from sandbox.wire import Broken, Wire
 
-_FILE_CODES = frozenset(
-    {"not_found", "not_a_file", "is_directory", "denied", "no_space", "not_verified", "os_error", "unsafe_member"}
-    | {"not_text", "exists", "no_match", "many_matches", "changed", "nothing_to_undo"}
-)
-_COMMAND_CODES = frozenset({"bad_argument", "id_reused", "too_many", "no_shell", "cannot_fork", "too_large"})
-_RESUME_DELAYS_S = (0.0, 0.1, 0.5, 1.0, 2.0)
 _TREE_WAIT_S = 600.0
-_KILL_WAIT_S = 5.0
 
 
 @dataclass(frozen=True)
@@ -63,9 +52,8 @@ class ExecdClient:
         explain: Callable[[], Awaitable[str | None]] | None = None,
     ) -> None:
         self._explain = explain
-        self._boot_id: str | None = None
-        self._kills: set[asyncio.Task[None]] = set()
         self._wire = Wire(host, port, token)
+        self._execs = Execs(self._wire, self._lost)
 
     async def wait_ready(self, timeout_s: float) -> Health:
         """Wait until the daemon answers. Raises `SandboxLost` when it has not within `timeout_s`."""
@@ -99,16 +87,11 @@ class ExecdClient:
         session: str = "main",
     ) -> ExecResult:
         """As `Sandbox.run`."""
-        result = None
-        frames = self._exec(command, timeout_s, stdin, max_output_bytes, session, streaming=False)
-        async with contextlib.aclosing(frames):
-            async for item in frames:
-                if isinstance(item, ExecResult):
-                    result = item
-        assert result is not None
-        return result
+        return await self._execs.run(
+            _raw(command), stdin, timeout_s=timeout_s, max_output_bytes=max_output_bytes, session=session
+        )
 
-    async def stream(
+    def stream(
         self,
         command: str | bytes,
         *,
@@ -118,10 +101,9 @@ class ExecdClient:
         session: str = "main",
     ) -> AsyncGenerator[Chunk | ExecResult, None]:
         """As `Sandbox.stream`. A consumer that is slower than the command may find gaps between the chunks' offsets."""
-        frames = self._exec(command, timeout_s, stdin, max_output_bytes, session, streaming=True)
-        async with contextlib.aclosing(frames):
-            async for item in frames:
-                yield item
+        return self._execs.stream(
+            _raw(command), stdin, timeout_s=timeout_s, max_output_bytes=max_output_bytes, session=session
+        )
 
     async def read(self, path: str, *, offset: int = 0, limit: int | None = None) -> bytes:
         """As `Sandbox.read`."""
@@ -153,12 +135,12 @@ class ExecdClient:
             try:
                 async with self._wire.request("GET", f"/tree?path={quote(_raw(remote))}") as answer:
                     if answer.status != 200:
-                        raise _refused(await answer.read())
-                    async for kind, payload in _frames(answer):
+                        raise refused(await answer.read())
+                    async for kind, payload in frames(answer):
                         if kind == b"o":
                             spool.write(payload[8:])
                         elif kind == b"x":
-                            raise _refused(payload)
+                            raise refused(payload)
                         elif kind == b"r":
                             whole = True
                 if whole:
@@ -199,12 +181,12 @@ class ExecdClient:
 
     async def jobs(self) -> tuple[Job, ...]:
         """Every job of the sandbox, in the order of their starts."""
-        return tuple(Job(self, str(raw["id"])) for raw in _object(await self.call("GET", "/jobs"))["jobs"])
+        return tuple(Job(self, str(raw["id"])) for raw in object_of(await self.call("GET", "/jobs"))["jobs"])
 
     async def facts(self, *, canary: tuple[str, int] | None = None) -> Facts:
         """As `Sandbox.facts`."""
         query = "" if canary is None else f"?canary_host={quote(canary[0])}&canary_port={canary[1]}"
-        return facts_of(_object(await self.call("GET", "/facts" + query)))
+        return facts_of(object_of(await self.call("GET", "/facts" + query)))
 
     async def baseline(self, root: str) -> Manifest:
         """As `Sandbox.baseline`."""
@@ -235,13 +217,13 @@ class ExecdClient:
         try:
             async with self._wire.request(method, target, body, wait_s=_TREE_WAIT_S) as answer:
                 if answer.status != 200:
-                    raise _refused(await answer.read())
+                    raise refused(await answer.read())
                 whole = False
-                async for kind, payload in _frames(answer):
+                async for kind, payload in frames(answer):
                     if kind == b"o":
                         yield payload[8:]
                     elif kind == b"x":
-                        raise _refused(payload)
+                        raise refused(payload)
                     whole = kind == b"r"
                 if not whole:
                     raise Broken("the answer ended before its result")
@@ -254,20 +236,19 @@ class ExecdClient:
 
     async def aclose(self) -> None:
         """Wait, for a bounded time, until cancelled commands are killed, then close the connections."""
-        if self._kills:
-            await asyncio.wait(self._kills, timeout=_KILL_WAIT_S)
+        await self._execs.aclose()
         await self._wire.aclose()
 
     async def _health(self) -> Health:
         async with self._wire.request("GET", "/health") as answer:
-            raw = _object(await answer.read())
+            raw = object_of(await answer.read())
         if "boot_id" not in raw:
             raise DaemonError(
                 "execd refused the token: give the one that its start document hashes", code="unauthorized"
             )
-        self._boot_id = str(raw["boot_id"])
+        self._execs.boot_id = boot_id = str(raw["boot_id"])
         return Health(
-            boot_id=self._boot_id,
+            boot_id=boot_id,
             execs=int(raw["execs"]),
             python_version=str(raw["python_version"]),
             uptime_s=float(raw["uptime_s"]),
@@ -285,84 +266,13 @@ class ExecdClient:
                 async with self._wire.request(method, target, body, wait_s=wait_s) as answer:
                     data = await answer.read()
                     if answer.status != 200:
-                        raise _refused(data)
+                        raise refused(data)
                     return data
             except Broken as error:
                 if last:
                     what = f"the connection broke during {method} {target.partition('?')[0]}"
                     raise await self._lost(what, error) from error
         raise AssertionError("unreachable")
-
-    async def _exec(
-        self,
-        command: str | bytes,
-        timeout_s: float,
-        stdin: bytes,
-        max_output_bytes: int,
-        session: str,
-        *,
-        streaming: bool,
-    ) -> AsyncGenerator[Chunk | ExecResult, None]:
-        body = _raw(command)
-        exec_id = secrets.token_hex(16)
-        query = (
-            f"id={exec_id}&session={quote(session)}&timeout_s={timeout_s!r}&command_bytes={len(body)}"
-            f"&max_output_bytes={max_output_bytes}&stream={int(streaming)}"
-        )
-        if self._boot_id is not None:
-            query += f"&boot={self._boot_id}"
-        output = _Output(max_output_bytes)
-        settled = False
-        try:
-            for attempt, delay_s in enumerate(_RESUME_DELAYS_S, 1):
-                await asyncio.sleep(delay_s)
-                try:
-                    items = self._attempt(f"/exec?{query}&offset={output.next_offset}", body + stdin, output)
-                    async with contextlib.aclosing(items):
-                        async for item in items:
-                            settled = settled or isinstance(item, ExecResult)
-                            if streaming or settled:
-                                yield item
-                    return
-                except Broken as error:
-                    if attempt == len(_RESUME_DELAYS_S):
-                        raise await self._lost("the connection broke while a command ran", error) from error
-                except DaemonError:
-                    settled = True
-                    raise
-        finally:
-            if not settled:
-                self._kill_later(exec_id)
-
-    async def _attempt(self, target: str, body: bytes, output: _Output) -> AsyncGenerator[Chunk | ExecResult, None]:
-        """One request for an exec: its first, or one that resumes it from what has been received."""
-        result: ExecResult | None = None
-        async with self._wire.request("POST", target, body) as answer:
-            if answer.status != 200:
-                raise _refused(await answer.read())
-            async for kind, payload in _frames(answer):
-                if kind == b"o":
-                    chunk = Chunk(int.from_bytes(payload[:8], "big"), payload[8:])
-                    output.add(chunk)
-                    yield chunk
-                elif kind == b"x":
-                    raise _refused(payload)
-                elif kind == b"r":
-                    result = output.result(_object(payload))
-        if result is None:
-            raise Broken("the answer ended before its result")
-        yield result
-
-    def _kill_later(self, exec_id: str) -> None:
-        task = asyncio.get_running_loop().create_task(self._kill(exec_id))
-        self._kills.add(task)
-        task.add_done_callback(self._kills.discard)
-
-    async def _kill(self, exec_id: str) -> None:
-        """Best effort: a daemon that is gone has no command left, and execd itself ends what nobody follows."""
-        with contextlib.suppress(Broken, TimeoutError):
-            async with asyncio.timeout(_KILL_WAIT_S), self._wire.request("POST", f"/cancel?id={exec_id}") as answer:
-                await answer.read()
 
     async def _lost(self, what: str, error: Exception) -> SandboxLost:
         cause = None if self._explain is None else await self._explain()
@@ -390,77 +300,11 @@ def facts_of(raw: dict[str, Any]) -> Facts:
     )
 
 
-class _Output:
-    """Joins an exec's chunks into what the result shows: all of them, or head and tail."""
-
-    def __init__(self, limit: int) -> None:
-        self._head_limit = limit - limit // 2
-        self._tail_limit = limit // 2
-        self._head = bytearray()
-        self._tail = bytearray()
-        self.next_offset = 0
-
-    def add(self, chunk: Chunk) -> None:
-        data = chunk.data
-        self.next_offset = chunk.offset + len(data)
-        room = self._head_limit - len(self._head)
-        if room > 0:
-            self._head += data[:room]
-            data = data[room:]
-        self._tail += data
-        if len(self._tail) > self._tail_limit:
-            del self._tail[: len(self._tail) - self._tail_limit]
-
-    def result(self, raw: dict[str, Any]) -> ExecResult:
-        return ExecResult(
-            exit_code=int(raw["exit_code"]),
-            output=bytes(self._head + self._tail),
-            truncated=bool(raw["truncated"]),
-            timed_out=bool(raw["timed_out"]),
-            shell_restarted=bool(raw["shell_restarted"]),
-            duration_s=float(raw["duration_s"]),
-            output_bytes=int(raw["output_bytes"]),
-        )
-
-
 async def _pieces(spool: IO[bytes]) -> AsyncIterator[bytes]:
     spool.seek(0)
     while data := spool.read(1 << 18):
         yield data
 
 
-async def _frames(answer: Answer) -> AsyncIterator[tuple[bytes, bytes]]:
-    buffer = bytearray()
-    async for data in answer.pieces():
-        buffer += data
-        for whole in split_frames(buffer):
-            yield whole
-
-
 def _raw(text: str | bytes) -> bytes:
     return text if isinstance(text, bytes) else text.encode("utf-8", "surrogateescape")
-
-
-def _object(body: bytes) -> dict[str, Any]:
-    """The JSON object of a body; a daemon that sends anything else is not ours."""
-    try:
-        value = json.loads(body)
-    except ValueError:
-        value = None
-    if not isinstance(value, dict):
-        raise DaemonError("execd's answer is not its own; is another server there?", code="unknown")
-    return value
-
-
-def _refused(body: bytes) -> DaemonError | Broken:
-    """The typed error of the daemon's answer. Its class is chosen by our own table of codes. A daemon that is ending
-    is as good as gone: why is for others to say."""
-    try:
-        raw = json.loads(body)
-        code, message = str(raw["error"]), str(raw["message"])
-    except (ValueError, KeyError, TypeError):
-        return DaemonError("execd answered with an error that is not its own; is another server there?", code="unknown")
-    if code == "shutting_down":
-        return Broken("the sandbox is ending")
-    kind = FileRefused if code in _FILE_CODES else CommandRefused if code in _COMMAND_CODES else DaemonError
-    return kind(message, code=code)

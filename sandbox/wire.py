@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator
+from typing import cast
 
 _HEAD_LIMIT = 1 << 16
-_PIECE = 1 << 20
+_UNREAD_LIMIT = 1 << 22
 _KEPT = 16
 
 
@@ -19,49 +21,151 @@ class Broken(Exception):
     """The connection was refused, ended early, timed out, or did not speak HTTP."""
 
 
+class _Connection(asyncio.Protocol):
+    """What arrived, in the pieces in which it came, until it is taken. Nobody but one request uses it at a time."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._arrived: deque[bytes] = deque()
+        self._unread = 0
+        self._waiter: asyncio.Future[None] | None = None
+        self._ended: Exception | None = None
+        self._full = False
+        self.transport: asyncio.Transport
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = cast(asyncio.Transport, transport)
+
+    def data_received(self, data: bytes) -> None:
+        self._arrived.append(data)
+        self._unread += len(data)
+        if self._unread > _UNREAD_LIMIT:
+            self.transport.pause_reading()
+        self._wake()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._ended = exc or EOFError("connection closed")
+        self._wake()
+
+    def pause_writing(self) -> None:
+        self._full = True
+
+    def resume_writing(self) -> None:
+        self._full = False
+        self._wake()
+
+    @property
+    def answered(self) -> bool:
+        """Whether something has arrived that was not taken."""
+        return bool(self._arrived)
+
+    async def written(self, wait_s: float) -> None:
+        """Wait until the peer takes more, or answers."""
+        while self._full and not self._arrived:
+            await self._wait(wait_s)
+
+    async def piece(self, limit: int, wait_s: float) -> bytes:
+        """What came next, `limit` bytes at most, once something has come."""
+        while not self._arrived:
+            await self._wait(wait_s)
+        data = self._arrived.popleft()
+        if len(data) > limit:
+            self._arrived.appendleft(data[limit:])
+            data = data[:limit]
+        self._unread -= len(data)
+        if self._unread <= _UNREAD_LIMIT and not self.transport.is_closing():
+            self.transport.resume_reading()
+        return data
+
+    async def until(self, mark: bytes, wait_s: float) -> bytes:
+        """What came up to `mark`, which is taken too. Raises ValueError when that is longer than a head may be."""
+        data = await self.piece(_UNREAD_LIMIT, wait_s)
+        while (end := data.find(mark)) < 0:
+            if len(data) > _HEAD_LIMIT:
+                raise ValueError("a line or a head is too long")
+            data += await self.piece(_UNREAD_LIMIT, wait_s)
+        rest = data[end + len(mark) :]
+        if rest:
+            self._arrived.appendleft(rest)
+            self._unread += len(rest)
+        return data[:end]
+
+    async def _wait(self, wait_s: float) -> None:
+        if self._ended is not None:
+            raise self._ended
+        self._waiter = waiter = self._loop.create_future()
+        timer = self._loop.call_later(wait_s, _give_up, waiter)
+        try:
+            await waiter
+        finally:
+            timer.cancel()
+            self._waiter = None
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+
+def _give_up(waiter: asyncio.Future[None]) -> None:
+    if not waiter.done():
+        waiter.set_exception(TimeoutError("nothing came in time"))
+
+
 class Answer:
     """A status and a body that is read once, by `pieces` or `read`."""
 
-    def __init__(self, status: int, length: int | None, reader: asyncio.StreamReader, wait_s: float) -> None:
+    def __init__(self, status: int, length: int | None, connection: _Connection, wait_s: float) -> None:
         self.status = status
         self.whole = False
         """Whether the body was read to its end, so that the connection can be used again."""
         self._length = length
-        self._reader = reader
+        self._connection = connection
         self._wait_s = wait_s
 
     async def read(self) -> bytes:
         """The whole body."""
-        return b"".join([piece async for piece in self.pieces()])
+        pieces: list[bytes] = []
+        try:
+            if self._length is None:
+                while size := await self._chunk_size():
+                    await self._take(size, pieces)
+                    await self._line()
+                await self._line()
+            else:
+                await self._take(self._length, pieces)
+        except (OSError, EOFError, ValueError) as error:
+            raise _broke_off(error) from error
+        self.whole = True
+        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
     async def pieces(self) -> AsyncIterator[bytes]:
         """The body as it comes. Raises Broken when it ends early or nothing comes for the answer's wait."""
         try:
-            if self._length is None:
-                while size := int((await self._line()).partition(b";")[0], 16):
-                    async for piece in self._exactly(size):
-                        yield piece
-                    await self._line()
-                await self._line()
-            else:
-                async for piece in self._exactly(self._length):
+            size = await self._chunk_size() if self._length is None else self._length
+            while size:
+                while size:
+                    piece = await self._connection.piece(size, self._wait_s)
+                    size -= len(piece)
                     yield piece
+                if self._length is None:
+                    await self._line()
+                    size = await self._chunk_size()
+            if self._length is None:
+                await self._line()
         except (OSError, EOFError, ValueError) as error:
-            raise Broken(f"the answer's body broke off: {error!r}") from error
+            raise _broke_off(error) from error
         self.whole = True
 
-    async def _exactly(self, size: int) -> AsyncIterator[bytes]:
-        while size > 0:
-            async with asyncio.timeout(self._wait_s):
-                piece = await self._reader.read(min(size, _PIECE))
-            if not piece:
-                raise EOFError("connection closed")
-            size -= len(piece)
-            yield piece
+    async def _take(self, size: int, pieces: list[bytes]) -> None:
+        while size:
+            pieces.append(await self._connection.piece(size, self._wait_s))
+            size -= len(pieces[-1])
+
+    async def _chunk_size(self) -> int:
+        return int((await self._line()).partition(b";")[0], 16)
 
     async def _line(self) -> bytes:
-        async with asyncio.timeout(self._wait_s):
-            return (await self._reader.readuntil(b"\r\n"))[:-2]
+        return await self._connection.until(b"\r\n", self._wait_s)
 
 
 class Wire:
@@ -72,7 +176,7 @@ class Wire:
         self._port = port
         self._connect_wait_s = connect_wait_s
         self._common = f" HTTP/1.1\r\nHost: execd\r\nAuthorization: Bearer {token}\r\n"
-        self._idle: list[tuple[asyncio.StreamReader, asyncio.StreamWriter]] = []
+        self._idle: list[_Connection] = []
 
     @contextlib.asynccontextmanager
     async def request(
@@ -80,22 +184,27 @@ class Wire:
     ) -> AsyncGenerator[Answer, None]:
         """Send a request and give its answer. `wait_s` bounds each wait for the daemon. Raises Broken.
 
-        A connection whose answer was not read to its end is closed, whatever the reason.
+        A connection whose answer was not read to its end, or came before its question's, is closed in any case.
         """
-        reader, writer = self._idle.pop() if self._idle else await self._connect()
+        connection = self._idle.pop() if self._idle else await self._connect()
         kept = False
         try:
-            answer = await self._exchange(reader, writer, f"{method} {target}{self._common}", body, wait_s)
+            try:
+                whole = await _send(connection, f"{method} {target}{self._common}", body, wait_s)
+                status, length = _parse_head(await connection.until(b"\r\n\r\n", wait_s))
+            except (OSError, EOFError, ValueError) as error:
+                raise Broken(f"no answer: {error!r}") from error
+            answer = Answer(status, length, connection, wait_s)
             yield answer
-            kept = answer.whole and len(self._idle) < _KEPT
+            kept = whole and answer.whole and len(self._idle) < _KEPT
         except Broken:
             self._forget_idle()  # the others are as old; a repeat must not meet the next stale one
             raise
         finally:
-            if kept and not writer.is_closing():
-                self._idle.append((reader, writer))
+            if kept and not connection.answered and not connection.transport.is_closing():
+                self._idle.append(connection)
             else:
-                writer.transport.abort()
+                connection.transport.abort()
 
     async def aclose(self) -> None:
         """Close the kept connections."""
@@ -104,54 +213,51 @@ class Wire:
 
     def _forget_idle(self) -> None:
         idle, self._idle = self._idle, []
-        for _, writer in idle:
-            writer.transport.abort()
+        for connection in idle:
+            connection.transport.abort()
 
-    async def _connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    async def _connect(self) -> _Connection:
         try:
             async with asyncio.timeout(self._connect_wait_s):
-                return await asyncio.open_connection(self._host, self._port, limit=_PIECE)
+                loop = asyncio.get_running_loop()
+                _, connection = await loop.create_connection(_Connection, self._host, self._port)
+                return connection
         except OSError as error:  # TimeoutError is one
             raise Broken(f"no connection: {error!r}") from error
 
-    async def _exchange(
-        self,
-        reader: asyncio.StreamReader,
-        writer: asyncio.StreamWriter,
-        head: str,
-        body: bytes | AsyncIterator[bytes],
-        wait_s: float,
-    ) -> Answer:
-        try:
-            if isinstance(body, bytes):
-                framed = (
-                    f"{head}Content-Length: {len(body)}\r\n\r\n".encode("ascii") if body else (head + "\r\n").encode()
-                )
-                writer.write(framed + body)
-            else:
-                writer.write(f"{head}Transfer-Encoding: chunked\r\n\r\n".encode("ascii"))
-                async for piece in body:
-                    writer.write(b"%x\r\n%s\r\n" % (len(piece), piece))
-                    async with asyncio.timeout(wait_s):
-                        await writer.drain()
-                writer.write(b"0\r\n\r\n")
-            async with asyncio.timeout(wait_s):
-                await writer.drain()
-                raw = await reader.readuntil(b"\r\n\r\n")
-            status, length = _parse_head(raw)
-        except (OSError, EOFError, ValueError, asyncio.LimitOverrunError) as error:
-            raise Broken(f"no answer: {error!r}") from error
-        return Answer(status, length, reader, wait_s)
+
+async def _send(connection: _Connection, head: str, body: bytes | AsyncIterator[bytes], wait_s: float) -> bool:
+    """Send a request. False when the answer came before all of the body was sent: the rest is not."""
+    write = connection.transport.write
+    if isinstance(body, bytes):
+        length = f"Content-Length: {len(body)}\r\n" if body else ""
+        write(f"{head}{length}\r\n".encode("ascii") + body)
+        await connection.written(wait_s)
+        return True
+    write(f"{head}Transfer-Encoding: chunked\r\n\r\n".encode("ascii"))
+    async for piece in body:
+        write(b"%x\r\n%s\r\n" % (len(piece), piece))
+        await connection.written(wait_s)
+        if connection.answered:
+            return False
+    write(b"0\r\n\r\n")
+    await connection.written(wait_s)
+    return True
 
 
 def _parse_head(raw: bytes) -> tuple[int, int | None]:
     """(status, body length or None for chunked). Raises ValueError."""
-    if len(raw) > _HEAD_LIMIT:
-        raise ValueError("the head is too long")
-    first, *lines = raw[:-4].split(b"\r\n")
+    first, *lines = raw.split(b"\r\n")
     if not first.startswith(b"HTTP/1.1 "):
         raise ValueError("not HTTP/1.1")
     headers = {name.lower(): value.strip() for name, _, value in (line.partition(b":") for line in lines)}
     if headers.get(b"transfer-encoding") == b"chunked":
         return int(first[9:12]), None
-    return int(first[9:12]), int(headers[b"content-length"]) if b"content-length" in headers else 0
+    length = int(headers.get(b"content-length", b"0"))
+    if length < 0:
+        raise ValueError("a negative length")
+    return int(first[9:12]), length
+
+
+def _broke_off(error: Exception) -> Broken:
+    return Broken(f"the answer's body broke off: {error!r}")
