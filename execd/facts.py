@@ -8,6 +8,9 @@ from .protocol import Refusal, encode
 from .workers import collect
 
 CANARY_WAIT_S = 2.0
+UNLIMITED = "unlimited"
+NO_LIMIT = 1 << 60
+"""Cgroup 1 says "no limit" by a number near 2^63."""
 
 
 def answer(daemon, request, connection):
@@ -36,11 +39,13 @@ def answer(daemon, request, connection):
 def read(env, boot_id, canary):
     """The facts as a dict of JSON values."""
     system = os.uname()
+    cpus, memory = _cpu_quota(), _limit("memory.max", "memory", "memory.limit_in_bytes")
     return {
         "boot_id": boot_id,
         "visible_cpus": _try(lambda: len(os.sched_getaffinity(0))),
-        "cpu_quota": _cpu_quota(),
-        "memory_limit_bytes": _memory_limit(),
+        "cpu_quota": _number(cpus),
+        "memory_limit_bytes": _tightest(_number(memory), _rlimit("RLIMIT_AS")),
+        "cgroup": {"cpus": cpus, "memory_bytes": memory, "processes": _limit("pids.max", "pids", "pids.max")},
         "address_space_limit_bytes": _rlimit("RLIMIT_AS"),
         "open_files_limit": _rlimit("RLIMIT_NOFILE"),
         "processes_limit": _rlimit("RLIMIT_NPROC"),
@@ -90,28 +95,37 @@ def _cgroup_files(v2_name, v1_controller, v1_name):
     yield "/sys/fs/cgroup/%s/%s" % (v1_controller, v1_name)
 
 
+def _limit(v2_name, v1_controller, v1_name):
+    """The tightest number of a cgroup file, `UNLIMITED` where only "no limit" was read, None where nothing was."""
+    words = [_try(lambda path=path: _text(path)) for path in _cgroup_files(v2_name, v1_controller, v1_name)]
+    return _decide([int(word) if word.isdigit() else NO_LIMIT for word in words if word])
+
+
+def _decide(limits):
+    if not limits:
+        return None
+    return min(limits) if min(limits) < NO_LIMIT else UNLIMITED
+
+
 def _cpu_quota():
+    """As `_limit`, in CPUs."""
     quotas = []
     for path in _cgroup_files("cpu.max", "cpu", "cpu.cfs_quota_us"):
         words = (_try(lambda path=path: _text(path)) or "").split()
-        if len(words) == 2 and words[0] != "max":
-            quotas.append(int(words[0]) / int(words[1]))
-        elif len(words) == 1 and int(words[0]) > 0:
-            period = _try(lambda: int(_text("/sys/fs/cgroup/cpu/cpu.cfs_period_us")))
-            quotas.append(int(words[0]) / (period or 100000))
-    return min(quotas) if quotas else None
+        if words and (words[0] == "max" or int(words[0]) < 0):
+            quotas.append(NO_LIMIT)
+        elif words:
+            period = words[1] if len(words) == 2 else _try(lambda: _text("/sys/fs/cgroup/cpu/cpu.cfs_period_us"))
+            quotas.append(int(words[0]) / int(period or 100000))
+    return _decide(quotas)
 
 
-def _memory_limit():
-    limits = []
-    for path in _cgroup_files("memory.max", "memory", "memory.limit_in_bytes"):
-        word = _try(lambda path=path: _text(path))
-        if word and word.isdigit() and int(word) < 1 << 60:  # v1 says "no limit" by a number near 2^63
-            limits.append(int(word))
-    address_space = _rlimit("RLIMIT_AS")
-    if address_space is not None:
-        limits.append(address_space)
-    return min(limits) if limits else None
+def _number(limit):
+    return None if limit == UNLIMITED else limit
+
+
+def _tightest(*limits):
+    return min([limit for limit in limits if limit is not None], default=None)
 
 
 def _rlimit(name):
