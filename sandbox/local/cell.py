@@ -233,7 +233,8 @@ def _name_cgroups(site: Site, spec: SandboxSpec, scratch: Scratch) -> tuple[Cgro
     """The cgroups that the spec needs, written down before they exist: a kill in between must leave a trace."""
     wanted = _allowance(spec).controllers
     cgroups = tuple(hierarchy.name() for hierarchy in site.cgroups if hierarchy.controllers & wanted)
-    (scratch.root / CGROUP_NOTE).write_text("".join(f"{cgroup.path}\n" for cgroup in cgroups))
+    if cgroups:
+        (scratch.root / CGROUP_NOTE).write_text("".join(f"{cgroup.path}\n" for cgroup in cgroups))
     return cgroups
 
 

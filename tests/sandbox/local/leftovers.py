@@ -35,8 +35,9 @@ def _processes(state_dir: Path) -> list[str]:
 
 
 def cgroups(state_dir: Path) -> list[Path]:
-    """The memory cgroups of the sandboxes that are there now, whether or not their owner lives."""
-    return [Path(note.read_text()) for note in (state_dir / "run").glob("*/*/cgroup")]
+    """The cgroups of the sandboxes that are there now, whether or not their owner lives."""
+    notes = (state_dir / "run").glob("*/*/cgroup")
+    return [Path(path) for note in notes for path in note.read_text().splitlines()]
 
 
 def _mounts(state_dir: Path) -> list[str]:

@@ -44,6 +44,7 @@ async def test_a_fork_bomb_ends_at_the_limit_of_processes(provider: LocalProvide
     """A fork bomb gets no further than the limit; the sandbox still answers, and its end takes the bomb along."""
     async with provider.sandbox(limited(processes=60)) as box:
         held(box, "processes")
+        assert b"on\n" == await output(box, "echo on")  # so that its shell is there: nothing new starts beside a bomb
         bombed = await box.run(BOMB, timeout_s=20, session="bomb")
         alive = len([pid for pid in (await output(box, "echo /proc/[0-9]*")).split() if pid])
         calm = await output(box, "echo calm")
