@@ -3,7 +3,8 @@
 Shipped as text beside the zipapp, never imported by ours. Python 3.6 syntax, standard library only. `SANDMAN_START`
 holds the JSON that sandbox/kube/manifest.py writes: `argv` (of the daemon, with `argv[0]` to be replaced), `config_fd`,
 `document` (the daemon's, to be completed), `defaults` (variables that the image may override), `cpus` and `pick` (see
-`_limit_cpus`). The image's own environment and working directory are kept; what Kubernetes adds is left out.
+`_limit_cpus`), `umask`, and `open_files` (or null). The image's own environment and working directory are kept; what
+Kubernetes adds is left out.
 """
 
 import json
@@ -26,6 +27,9 @@ def main() -> None:
         document["workdir"] = os.getcwd()
     if start.get("cpus"):
         _limit_cpus(start["cpus"], start["pick"])
+    if start.get("open_files"):
+        _limit_open_files(start["open_files"])
+    os.umask(start["umask"])
     _hand_over(json.dumps(document).encode("ascii"), start["config_fd"])
     os.execve(sys.executable, [sys.executable] + start["argv"][1:], environment)
 
@@ -40,6 +44,15 @@ def _limit_cpus(count: int, pick: int) -> None:
     if count < len(allowed):
         first = pick % len(allowed)
         os.sched_setaffinity(0, {allowed[(first + index) % len(allowed)] for index in range(count)})
+
+
+def _limit_open_files(count: int) -> None:
+    """As many as asked for, or as the node allows; the provider reads back which."""
+    import resource
+
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    allowed = count if hard == resource.RLIM_INFINITY else min(count, hard)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, allowed))
 
 
 def _hand_over(data: bytes, fd: int) -> None:

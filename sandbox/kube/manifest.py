@@ -139,12 +139,21 @@ def _container(spec: SandboxSpec, config: KubernetesConfig, mark: Mark, token_sh
             {"name": "execd", "mountPath": MOUNT, "readOnly": True},
             {"name": "shm", "mountPath": "/dev/shm"},
         ],
-        "securityContext": {
-            "allowPrivilegeEscalation": False,
-            "capabilities": {"drop": ["MKNOD", "AUDIT_WRITE"]},
-        },
+        "securityContext": _security(spec),
         "terminationMessagePolicy": "FallbackToLogsOnError",
     }
+
+
+def _security(spec: SandboxSpec) -> dict[str, Any]:
+    """System calls are filtered unless the spec says otherwise, as in local sandboxes."""
+    security: dict[str, Any] = {
+        "allowPrivilegeEscalation": False,
+        "capabilities": {"drop": ["MKNOD", "AUDIT_WRITE"]},
+        "seccompProfile": {"type": "Unconfined" if spec.seccomp == "unconfined" else "RuntimeDefault"},
+    }
+    if spec.user is not None:
+        security |= {"runAsUser": spec.user, "runAsGroup": spec.user}
+    return security
 
 
 def _start(spec: SandboxSpec, config: KubernetesConfig, mark: Mark, token_sha256: str) -> str:
@@ -162,6 +171,8 @@ def _start(spec: SandboxSpec, config: KubernetesConfig, mark: Mark, token_sha256
         "document": document,
         "defaults": DEFAULT_ENV,
         "cpus": spec.cpus,
+        "umask": spec.umask,
+        "open_files": spec.open_files,
         "pick": int(hashlib.sha256(mark.nonce.encode()).hexdigest()[:8], 16),
     }
     return json.dumps(start, separators=(",", ":"), sort_keys=True)
@@ -175,11 +186,11 @@ def _escaped(value: str) -> str:
 def resources(spec: SandboxSpec, config: KubernetesConfig) -> dict[str, Any]:
     """The container's requests, by which the scheduler finds a node, and limits."""
     requests = {
-        "cpu": f"{round(1000 * (spec.cpus or config.default_cpu_request))}m",
+        "cpu": f"{round(1000 * (spec.cpu_quota or spec.cpus or config.default_cpu_request))}m",
         "memory": f"{spec.memory_mib or config.default_memory_request_mib}Mi",
     }
     limits: dict[str, str] = {}
-    if spec.cpus is not None:
+    if spec.cpu_quota is not None or spec.cpus is not None:
         limits["cpu"] = requests["cpu"]
     if spec.memory_mib is not None:
         limits["memory"] = requests["memory"]
@@ -221,7 +232,7 @@ def _active_deadline_s(spec: SandboxSpec, config: KubernetesConfig) -> int:
 
 
 def _shm_mib(spec: SandboxSpec) -> int:
-    return spec.memory_mib or DEFAULT_SHM_MIB
+    return spec.shm_mib or spec.memory_mib or DEFAULT_SHM_MIB
 
 
 def config_map(zipapp: bytes, boot: bytes) -> dict[str, Any]:

@@ -286,7 +286,7 @@ class KubernetesProvider:
             spec=ticket.spec,
             identity=identity,
             phases=phases,
-            unenforced=(),
+            unenforced=await _unenforced(ticket.spec, client),
             client=client,
             node=running.node or "",
             address=(running.ip or "", self.config.port),
@@ -380,6 +380,14 @@ def _ending_now(ticket: PodTicket, owner: Owner, uid: str) -> Ending | None:
     if seen is not None and seen.uid != uid:
         return Ending("replaced", f"the pod is {seen.uid} now and was {uid}", seen.node)
     return ending(seen, lifetime_s=ticket.spec.lifetime_s) if seen is not None else None
+
+
+async def _unenforced(spec: SandboxSpec, client: ExecdClient) -> tuple[str, ...]:
+    """The limits of the spec that do not hold in the pod. How many processes a pod may have only its node decides."""
+    missing = ["processes"] if spec.processes is not None else []
+    if spec.open_files is not None and (await client.facts()).raw.get("open_files_limit") != spec.open_files:
+        missing.append("open_files")
+    return tuple(missing)
 
 
 def _key(spec: SandboxSpec) -> str:

@@ -9,6 +9,7 @@ import asyncio
 import shutil
 import subprocess
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import anyio.to_thread
@@ -24,6 +25,9 @@ from sandbox.spec import Facts, SandboxSpec
 
 ROOM_GIB = 5
 TRIED_MIB = 256
+TRIED_PROCESSES = 1000
+TRIED_FILES = 1024
+CGROUP_REMEDY = "run as root, or as a user with a delegated cgroup (`systemd-run --user --scope -p Delegate=yes ...`)"
 _FILTER = 2
 """What `Seccomp:` in /proc/PID/status says of a process with a filter."""
 
@@ -61,7 +65,14 @@ def _machine(state_dir: Path) -> list[Finding]:
 async def _tried_out(config: LocalConfig, image: str, asked: Asked) -> list[Finding]:
     """Sandboxes like a campaign's, and what their own daemon reads there."""
     spec = SandboxSpec(
-        image=image, cpus=asked.cpus or 1, memory_mib=asked.memory_mib or TRIED_MIB, egress="denied", lifetime_s=300
+        image=image,
+        cpus=asked.cpus or 1,
+        memory_mib=asked.memory_mib or TRIED_MIB,
+        cpu_quota=1.0,
+        processes=TRIED_PROCESSES,
+        open_files=TRIED_FILES,
+        egress="denied",
+        lifetime_s=300,
     )
     try:
         async with LocalProvider(config) as provider, _Listener() as canary:
@@ -81,8 +92,9 @@ async def _tried_out(config: LocalConfig, image: str, asked: Asked) -> list[Find
         _egress(denied, opened),
         _memory(spec, denied, unenforced),
         _cpus(spec, denied, asked),
+        *_others(spec, denied, unenforced),
         _seccomp(denied),
-        Finding("not limited", "note", "disk, number of processes and I/O: a fork bomb inside is the machine's load"),
+        Finding("not limited", "note", "disk space and I/O of sandboxes"),
     ]
 
 
@@ -99,9 +111,21 @@ def _memory(spec: SandboxSpec, facts: Facts, unenforced: tuple[str, ...]) -> Fin
     return Finding(
         "memory",
         "warning",
-        "memory_mib is not enforced, since no memory cgroup can be made here: run as root, or as a user with a "
-        "delegated cgroup (`systemd-run --user --scope -p Delegate=yes ...`)",
+        f"memory_mib is not enforced, since no memory cgroup can be made here: {CGROUP_REMEDY}",
     )
+
+
+def _others(spec: SandboxSpec, facts: Facts, unenforced: tuple[str, ...]) -> Iterator[Finding]:
+    """The limits for which the kernel's word is enough, each with what it was tried with."""
+    tried = {"cpu_quota": spec.cpu_quota, "processes": spec.processes, "open_files": spec.open_files}
+    for name, amount in tried.items():
+        if name in unenforced:
+            yield Finding(name, "warning", f"not enforced here: {CGROUP_REMEDY}")
+        elif name == "cpu_quota" and facts.cpu_quota != amount:
+            said = f"{amount} was asked for and {facts.cpu_quota} read back; please report this"
+            yield Finding(name, "error", said)
+        else:
+            yield Finding(name, "ok", f"enforced: tried with {amount:g}")
 
 
 def _cpus(spec: SandboxSpec, facts: Facts, asked: Asked) -> Finding:

@@ -123,6 +123,17 @@ async def test_the_sandbox_sees_as_many_cpus_as_it_was_given(boot: Any) -> None:
 
 
 @pytest.mark.anyio
+async def test_umask_and_open_files_are_as_the_spec_says(boot: Any) -> None:
+    """Both hold for commands; more files than the node allows become as many as it allows, which can be read back."""
+    client = boot(SandboxSpec(image=IMAGE, umask=0o077, open_files=300)).client()
+    await client.wait_ready(timeout_s=20)
+    shown = await client.run("umask; ulimit -Sn; ulimit -Hn", timeout_s=10)
+    await client.aclose()
+
+    assert b"0077\n300\n300\n" == shown.output
+
+
+@pytest.mark.anyio
 async def test_a_large_environment_is_handed_over_whole(boot: Any) -> None:
     """Variables of 100 kB, as Kubernetes allows them, arrive."""
     value = "x" * 100_000
@@ -171,4 +182,5 @@ def test_the_start_document_is_one_variable() -> None:
     [variable] = manifest["spec"]["containers"][0]["env"]
 
     assert "SANDMAN_START" == variable["name"]
-    assert {"argv", "config_fd", "document", "defaults", "cpus", "pick"} == json.loads(variable["value"]).keys()
+    keys = {"argv", "config_fd", "document", "defaults", "cpus", "pick", "umask", "open_files"}
+    assert keys == json.loads(variable["value"]).keys()

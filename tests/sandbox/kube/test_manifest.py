@@ -88,12 +88,34 @@ def test_resources_are_requested_and_limited() -> None:
     assert {"requests": {"cpu": "100m", "memory": "256Mi"}} == free
 
 
+def test_a_quota_goes_before_the_number_of_cpus() -> None:
+    """A sandbox may see two CPUs and have the time of a half."""
+    spec = SandboxSpec(image=IMAGE, cpus=2, cpu_quota=0.5)
+
+    assert {"requests": {"cpu": "500m", "memory": "256Mi"}, "limits": {"cpu": "500m"}} == container(made(spec))[
+        "resources"
+    ]
+    assert 2 == start(made(spec))["cpus"]
+
+
+def test_the_user_and_the_filter_of_system_calls_are_the_spec_s() -> None:
+    """Filtered unless it says otherwise, as local sandboxes are; the image's own user unless it names one."""
+    plain = container(made())["securityContext"]
+    other = container(made(SandboxSpec(image=IMAGE, user=1000, seccomp="unconfined")))["securityContext"]
+
+    assert {"type": "RuntimeDefault"} == plain["seccompProfile"]
+    assert "runAsUser" not in plain
+    assert ("Unconfined", 1000, 1000) == (other["seccompProfile"]["type"], other["runAsUser"], other["runAsGroup"])
+
+
 def test_shared_memory_is_a_memory_volume_as_large_as_the_limit() -> None:
     """/dev/shm is not the 64 MB of a bare container."""
     manifest = made(SandboxSpec(image=IMAGE, memory_mib=512))
 
     assert {"medium": "Memory", "sizeLimit": "512Mi"} == manifest["spec"]["volumes"][1]["emptyDir"]
     assert {"name": "shm", "mountPath": "/dev/shm"} in container(manifest)["volumeMounts"]
+    small = made(SandboxSpec(image=IMAGE, memory_mib=512, shm_mib=32))["spec"]["volumes"][1]["emptyDir"]
+    assert "32Mi" == small["sizeLimit"]
 
 
 def test_pods_spread_over_hosts_without_waiting_for_a_free_one() -> None:
