@@ -1,8 +1,8 @@
 """execd as one file: the zipapp's bytes, their hash, and the arguments that start it.
 
 The sources are found but never imported: execd is shipped as bytes. The same sources give the same bytes. Compiling
-them is most of a daemon's start, so that a provider may add byte code: it runs `compile_argv` once with an image's own
-Python and gives what that wrote to `bundle`. A Python for which there is no byte code takes the sources.
+them is most of a daemon's start, so that a provider may ship byte code in their place: it runs `compile_argv` once with
+an image's own Python and gives what that wrote to `bundle`. Only that Python can start what comes of it.
 """
 
 from __future__ import annotations
@@ -43,22 +43,22 @@ def _modules() -> list[str]:
 
 
 @cache
-def bundle(*byte_code: bytes) -> bytes:
-    """The zipapp. `byte_code`: what `compile_argv` wrote, one for each Python version; anything else is left out.
+def bundle(byte_code: bytes = b"") -> bytes:
+    """The zipapp: of the sources, or of the byte code that `compile_argv` wrote. What is not whole counts as none.
 
     Raises FileNotFoundError when execd's sources are not installed.
     """
-    members = {name if name == "__main__.py" else f"execd/{name}": data for name, data in _sources().items()}
-    for compiled in byte_code:
-        members |= _compiled_members(compiled)
+    members = _compiled_members(byte_code)
+    if not members:
+        members = {name if name == "__main__.py" else f"execd/{name}": data for name, data in _sources().items()}
     buffer = io.BytesIO()
-    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as archive:
         for name, data in members.items():
             info = zipfile.ZipInfo(name, _EPOCH)
             info.compress_type = zipfile.ZIP_DEFLATED
             info.create_system = 3
             info.external_attr = 0o644 << 16
-            archive.writestr(info, data)
+            archive.writestr(info, data, compresslevel=9)
     return buffer.getvalue()
 
 
@@ -76,8 +76,11 @@ def _compiled_members(compiled: bytes) -> dict[str, bytes]:
 
 
 def compile_argv(python: str, zipapp_path: str) -> list[str]:
-    """The command line that writes the byte code of the zipapp at `zipapp_path` to stdout, for this `python`."""
-    return [python, "-I", "-S", "-B", "-c", _COMPILE, zipapp_path, *_modules()]
+    """The command line that writes the byte code of the zipapp at `zipapp_path` to stdout, for this `python`.
+
+    Tracebacks keep their lines; the columns that 3.11 and newer would add are a third of the byte code.
+    """
+    return [python, "-I", "-S", "-B", "-X", "no_debug_ranges", "-c", _COMPILE, zipapp_path, *_modules()]
 
 
 @cache
