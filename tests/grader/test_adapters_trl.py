@@ -99,5 +99,5 @@ def old_trl(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 @pytest.mark.usefixtures("old_trl")
 def test_a_trl_that_takes_none_for_zero_is_refused(tmp_path: Path) -> None:
     """Rather no training than training on zeros that nobody earned."""
-    with pytest.raises(UsageError, match="install trl>=1.6"):
+    with pytest.raises(UsageError, match=r"install trl>=1\.6"):
         adapter.reward_function(SyncScorer(make_toy(tmp_path).campaign))
