@@ -27,19 +27,59 @@ class Conditions(BaseModel):
     egress: Literal["denied", "open"] | None = "denied"
     """Whether tests may reach any address but loopback."""
     visible_cpus: int | None = Field(default=None, gt=0)
-    """CPUs that the tests see (`nproc`)."""
+    """CPUs that the tests may run on (`nproc`, `os.sched_getaffinity`)."""
+    cpu_count: int | None = Field(default=None, gt=0)
+    """CPUs that the tests' Python counts (`os.cpu_count()`). In a pod that is the node's number."""
+    cpu_quota: float | None = Field(default=None, gt=0)
+    """CPU seconds per second that the kernel allows."""
     memory_mib: int | None = Field(default=None, gt=0)
     """Memory limit in MiB that the kernel enforces."""
+    processes: int | None = Field(default=None, gt=0)
+    """Processes and threads at once that the kernel allows."""
+    open_files: int | None = Field(default=None, ge=256)
+    """Soft limit of descriptors that one process may have open."""
+    shm_mib: int | None = Field(default=None, gt=0)
+    """Size of `/dev/shm` in MiB."""
     test_time_limit_s: float = Field(default=1800.0, gt=0)
     """Seconds that the suite may run. It is the limit the grader sends, and the probe compares the two."""
+    attempts: int | None = Field(default=None, gt=0)
+    """Sandboxes that a grading may take, of `limits.attempts`."""
     hash_seed: int | None = Field(default=None, ge=0, le=4294967295)
-    """`PYTHONHASHSEED` for the tests."""
+    """`PYTHONHASHSEED` for the tests. It is read back from hashes that their Python makes."""
     time_zone: str | None = None
-    """`TZ` for the tests, such as `UTC`."""
+    """IANA name, such as `UTC`, of the zone that the tests' Python tells the time in."""
+    tzdata_version: str | None = None
+    """Of the image's zone files, such as `2025b`."""
     locale: str | None = None
-    """`LC_ALL` and `LANG` for the tests, such as `C.UTF-8`."""
+    """`LC_ALL` and `LANG` for the tests, such as `C.UTF-8`; the image must have it."""
     user: int | None = Field(default=None, ge=0)
     """Numeric user id that runs the tests."""
+    umask: str | None = Field(default=None, pattern="^0?[0-7]{3}$")
+    """In octal, such as `"022"`."""
+    ipv6: bool | None = None
+    """Whether tests can listen on `::1`."""
+    clock_within_s: float | None = Field(default=None, gt=0)
+    """Seconds by which the tests' clock may differ from the grader's."""
+    architecture: str | None = None
+    """As `uname -m` says, such as `x86_64`."""
+    kernel: str | None = None
+    """Release of the kernel or its first parts: `6.1` agrees with `6.1.0-13-amd64`."""
+    runtime_class: str | None = None
+    """What runs the sandbox: `bubblewrap`, or the cluster's runtime class, `default` where the provider names none."""
+    seccomp: Literal["filtered", "unconfined"] | None = None
+    """Whether the tests' system calls are filtered."""
+    environment: Mapping[str, str] | None = None
+    """Further variables of the tests' environment, which must have these values once the task's own is activated."""
+    image_digest: str | None = Field(default=None, pattern="^sha256:[0-9a-f]{64}$")
+    """Of the image, for a campaign whose tasks share one."""
+
+    @field_validator("environment")
+    @classmethod
+    def _leaves_the_others_their_own(cls, environment: Mapping[str, str] | None) -> Mapping[str, str] | None:
+        own = {"PYTHONHASHSEED": "hash_seed", "TZ": "time_zone", "LC_ALL": "locale", "LANG": "locale"}
+        for name in own.keys() & (environment or {}).keys():
+            raise ValueError(f"{name} is declared by `{own[name]}`; use that")
+        return environment
 
 
 class RewardPolicy(BaseModel):
