@@ -17,6 +17,16 @@ Exit status: 0 every grading has a verdict; 2 bad flags or input; 3 tasks were r
 4 infrastructure left gradings without a verdict; 130 or 143 stopped by a signal.
 """
 
+_PREFLIGHT = """Find out which tasks may enter a campaign, under its own configuration.
+
+The reference and the empty patch of each task are graded several times, each in a sandbox of its own. The table says
+which class each task is of and what it cost; the admission file holds the same, with the ledger rows that prove it, for
+`grader grade --admission`. The same command again goes on where it stopped.
+
+Exit status: 0 every task is admitted; 2 bad flags or input; 3 some are not; 4 infrastructure left some without a class;
+130 or 143 stopped by a signal.
+"""
+
 _DOCTOR = """Look at this machine or a cluster as a campaign will use it, and say what to mend.
 
 Each line is one thing: ok, a note, a warning (it works, less well than it could), an error (mend it first) or a failure
@@ -34,6 +44,7 @@ def build_app() -> App:
         version=_version,
     )
     app.command("grader.commands.grade:grade", help=_GRADE)
+    app.command("grader.commands.preflight:preflight", help=_PREFLIGHT)
     app.command("grader.commands.report:report", help="Print a run's verdicts and denominators, or export them.")
     app.command("grader.commands.regrade:regrade", help="Judge a saved test log again, without a sandbox.")
     app.command("grader.commands.tasks:tasks_app", name="tasks", help="List, show and check the tasks of a task set.")

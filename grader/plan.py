@@ -74,16 +74,21 @@ def make_plan(campaign: Campaign) -> Plan:
         recipes={task_id: recipes[task_id] for task_id, task in tasks.items() if task.image == _UNBUILT},
         origins={task_id: _origin(recipes.get(task_id), images.get(task_id)) for task_id in tasks},
         notes=chosen.notes,
-        identity={
-            "taskset_revision": taskset.revision,
-            "provider": campaign.provider.type,
-            "conditions": campaign.conditions.model_dump(mode="json"),
-            "tampering": campaign.tampering,
-            "rewards": campaign.rewards.model_dump(mode="json"),
-            "max_log_mib": campaign.limits.max_log_mib,
-        },
+        identity=identity_of(campaign, taskset),
     )
     return _admitting(plan, campaign.admission)
+
+
+def identity_of(campaign: Campaign, taskset: TaskSet) -> dict[str, object]:
+    """The settings that verdicts of the campaign depend on."""
+    return {
+        "taskset_revision": taskset.revision,
+        "provider": campaign.provider.type,
+        "conditions": campaign.conditions.model_dump(mode="json"),
+        "tampering": campaign.tampering,
+        "rewards": campaign.rewards.model_dump(mode="json"),
+        "max_log_mib": campaign.limits.max_log_mib,
+    }
 
 
 def _admitting(plan: Plan, admission: Path | None) -> Plan:

@@ -22,7 +22,12 @@ NAMES = (
     "locale",
     "hash_seed",
     "visible_cpus",
+    "cpu_quota",
     "memory_mib",
+    "shm_mib",
+    "open_files",
+    "processes",
+    "umask",
     "test_time_limit_s",
     "test_order",
     "clock",
@@ -31,8 +36,9 @@ NAMES = (
 
 _ZONES = ("UTC", "America/New_York", "Asia/Tokyo")
 _LOCALES = ("C.UTF-8", "en_US.UTF-8")
-_MEMORY_TIMES = 4
-_TIME_TIMES = 4
+_MASKS = ("022",)
+TIMES = 4
+"""By how much a limit is raised."""
 UNDECLARED = "undeclared"
 
 
@@ -64,15 +70,18 @@ def variations(conditions: Conditions) -> Iterator[Variation]:
     yield from _others("time_zone", conditions.time_zone, _ZONES)
     yield from _others("locale", conditions.locale, _LOCALES)
     yield from _others("hash_seed", conditions.hash_seed, (0,) if conditions.hash_seed is None else (0, 1))
-    if conditions.visible_cpus is not None:
-        yield Variation("visible_cpus", UNDECLARED, {"visible_cpus": None})
+    yield from _others("umask", conditions.umask, _MASKS)
+    # What Python counts follows from what is visible, so that the two change together.
+    if conditions.visible_cpus is not None or conditions.cpu_count is not None:
+        yield Variation("visible_cpus", UNDECLARED, {"visible_cpus": None, "cpu_count": None})
     if conditions.visible_cpus != 1:
-        yield Variation("visible_cpus", "1", {"visible_cpus": 1})
-    if conditions.memory_mib is not None:
-        more = conditions.memory_mib * _MEMORY_TIMES
-        yield Variation("memory_mib", str(more), {"memory_mib": more})
-    longer = conditions.test_time_limit_s * _TIME_TIMES
-    yield Variation("test_time_limit_s", f"{longer:g}", {"test_time_limit_s": longer})
+        yield Variation("visible_cpus", "1", {"visible_cpus": 1, "cpu_count": None})
+    if conditions.cpu_quota is not None:
+        yield Variation("cpu_quota", UNDECLARED, {"cpu_quota": None})
+    for name in ("memory_mib", "shm_mib", "open_files", "processes", "test_time_limit_s"):
+        limit = getattr(conditions, name)
+        if limit is not None:
+            yield Variation(name, f"{limit * TIMES:g}", {name: limit * TIMES})
     yield Variation("test_order", "as_written", task=_in_order)
     yield Variation("clock", "task_creation", task=_at_its_creation)
 
