@@ -87,7 +87,8 @@ class _Ears:
     ended: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def listen(self, box: Sandbox, pipe: str, timeout_s: float) -> None:
-        command = f"( exec 9<>{pipe} && echo && exec cat <&9 )"  # both ends, so that it ends with no writer's end
+        # The FIFO is opened at both ends, so that it outlives each writer; a shell that is gone comments on no signal.
+        command = f"exec 9<>{pipe} && echo && exec cat <&9"
         try:
             async for item in box.stream(
                 command, timeout_s=timeout_s, max_output_bytes=MAX_BYTES, session=_LISTENER_SESSION
