@@ -9,6 +9,7 @@ from pathlib import Path
 from sandbox.client import ExecdClient
 from sandbox.edit import Edits
 from sandbox.errors import SandboxLost
+from sandbox.job import Job
 from sandbox.manifest import Manifest
 from sandbox.provider import DEFAULT_MAX_OUTPUT_BYTES
 from sandbox.spec import Chunk, ExecResult, Facts, Identity, PhaseTimes, SandboxSpec
@@ -52,6 +53,28 @@ class DaemonSandbox:
         return self._client.stream(
             command, timeout_s=timeout_s, stdin=stdin, max_output_bytes=max_output_bytes, session=session
         )
+
+    async def start(
+        self,
+        command: str | bytes,
+        *,
+        timeout_s: float | None = None,
+        stdin: bytes = b"",
+        max_output_bytes: int = DEFAULT_MAX_OUTPUT_BYTES,
+        session: str = "main",
+    ) -> Job:
+        return await self._client.start(
+            command, timeout_s=timeout_s, stdin=stdin, max_output_bytes=max_output_bytes, session=session
+        )
+
+    def job(self, job_id: str) -> Job:
+        return self._client.job(job_id)
+
+    async def jobs(self) -> tuple[Job, ...]:
+        return await self._client.jobs()
+
+    async def reset(self, *, session: str = "main") -> None:
+        await self._client.reset(session=session)
 
     async def read(self, path: str, *, offset: int = 0, limit: int | None = None) -> bytes:
         return await self._client.read(path, offset=offset, limit=limit)

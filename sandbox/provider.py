@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Protocol, runtime_checkable
 
 from sandbox.edit import Edits
+from sandbox.job import Job
 from sandbox.manifest import Manifest
 from sandbox.spec import Chunk, ExecResult, Facts, Identity, PhaseTimes, SandboxSpec
 
@@ -67,6 +68,33 @@ class Sandbox(Protocol):
         session: str = "main",
     ) -> AsyncIterator[Chunk | ExecResult]:
         """As `run`, giving the output in pieces as it comes; the last item is the `ExecResult`."""
+        ...
+
+    async def start(
+        self,
+        command: str | bytes,
+        *,
+        timeout_s: float | None = None,
+        stdin: bytes = b"",
+        max_output_bytes: int = DEFAULT_MAX_OUTPUT_BYTES,
+        session: str = "main",
+    ) -> Job:
+        """Start a job: a command in a shell of its own that nobody needs to wait for. `timeout_s` None: until it ends.
+
+        It begins with the directory and the exported variables of `session`; its id lives as long as the sandbox.
+        """
+        ...
+
+    def job(self, job_id: str) -> Job:
+        """The job that was started under this id, by whichever caller. Nothing is asked yet."""
+        ...
+
+    async def jobs(self) -> tuple[Job, ...]:
+        """Every job of the sandbox, in the order of their starts."""
+        ...
+
+    async def reset(self, *, session: str = "main") -> None:
+        """Kill everything that the session runs. Its next command gets a new shell with the base environment."""
         ...
 
     async def read(self, path: str, *, offset: int = 0, limit: int | None = None) -> bytes:

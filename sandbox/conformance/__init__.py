@@ -1,0 +1,1 @@
+"""The checks behind `sandbox.testing`, one file for each part of the law."""
