@@ -23,6 +23,9 @@ class LocalConfig(BaseModel):
     `~/.cache`."""
     max_live: int = Field(default=64, gt=0)
     """Sandboxes alive at once; a further acquire waits in the queue phase."""
+    host_python: Path | None = None
+    """Which Python of this machine runs execd in the image `host`, 3.6 or newer. None: `/usr/bin/python3`, else our
+    own. Every other image brings its own."""
 
 
 class PacingConfig(BaseModel):

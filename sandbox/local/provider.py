@@ -80,7 +80,9 @@ class LocalProvider:
     async def __aenter__(self) -> LocalProvider:
         instance = Instance.open(self.state_dir)
         try:
-            self._site = await anyio.to_thread.run_sync(Site.prepare, instance, self.state_dir, bundle())
+            self._site = await anyio.to_thread.run_sync(
+                Site.prepare, instance, self.state_dir, bundle(), self.config.host_python
+            )
         except BaseException:
             with contextlib.suppress(OSError):
                 instance.close()
@@ -232,6 +234,7 @@ class LocalProvider:
             created_at=ticket.created_at,
             execs_before=health.execs,
             handovers=1,
+            runtime="bubblewrap",
         )
         return DaemonSandbox(ticket.spec, identity, ticket.clock.times(), cell.unenforced, client, cell.ended_because)
 

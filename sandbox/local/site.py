@@ -49,12 +49,12 @@ class Site:
     proc_names: frozenset[str]
 
     @classmethod
-    def prepare(cls, instance: Instance, state_dir: Path, zipapp: bytes) -> Site:
+    def prepare(cls, instance: Instance, state_dir: Path, zipapp: bytes, host_python: Path | None = None) -> Site:
         """Look, write the shared files, and prove with one tiny sandbox that the kernel lets us. Blocking, ~0.1 s.
 
         Raises `ProviderUnavailable` with what to enable, or `ImageError` when the host has no bash or Python.
         """
-        programs = survey()
+        programs = survey(python=host_python)
         seccomp = program(os.uname().machine)
         site = cls(
             instance=instance,
@@ -103,7 +103,7 @@ class Site:
         return (*binds, *resolver)
 
     def zipapp_for(self, image: StoredImage) -> Path:
-        """The zipapp with execd's byte code for the image's Python: as sources if it was not made yet."""
+        """The zipapp of execd's byte code for the image's Python: of the sources if it was not made yet."""
         made = self._compiled_zipapp(image)
         return made if made.is_file() else self.zipapp
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 import tempfile
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -12,9 +13,11 @@ from typing import Any
 from sandbox import LocalConfig, SandboxSpec, open_provider
 from sandbox.torture import CASES, Case, run_case
 from tests.bench import swerex
+from tests.execd.conftest import PYTHONS
 
 PAGE = Path("docs/torture.md")
 CASE_S = 45.0
+AT_ONCE = 3
 HEAD = """# The torture suite
 
 Written by `python -m tests.bench.torture`. Each case of `sandbox/torture.py`, run in the local provider and, where it
@@ -24,23 +27,28 @@ need those are not asked of it. SWE-ReX adds line ends in front of and behind ev
 here: line ends at both ends of an output are left out of the comparison, and CR LF counts as LF. "EOF" is pexpect's
 word for a session that has ended for good.
 
+%s
 | case | execd | SWE-ReX |
 | --- | --- | --- |
 """
 
 
-async def ours(cases: list[Case]) -> dict[str, str]:
-    """What execd answers, each case in a sandbox of its own."""
+async def ours(cases: Sequence[Case], python: Path | None = None) -> dict[str, str]:
+    """What execd answers on a Python (None: the provider's choice), each case in a sandbox of its own, some at once."""
     answers = {}
+    some = asyncio.Semaphore(AT_ONCE)
     with tempfile.TemporaryDirectory() as folder:
-        async with open_provider(LocalConfig(state_dir=Path(folder))) as provider:
-            for case in cases:
-                async with provider.sandbox(SandboxSpec(image="host")) as box:
+        async with open_provider(LocalConfig(state_dir=Path(folder), host_python=python)) as provider:
+
+            async def one(case: Case) -> None:
+                async with some, provider.sandbox(SandboxSpec(image="host")) as box:
                     try:
                         await run_case(box, case)
                         answers[case.name] = "right"
                     except AssertionError as error:
                         answers[case.name] = f"wrong: {error}"
+
+            await asyncio.gather(*map(one, cases))
     return answers
 
 
@@ -89,14 +97,21 @@ def main() -> int:
     """Ask both and write the page. Exit code 1 when ours is wrong anywhere."""
     cases = [case for case in CASES if not case.slow]
     mine = asyncio.run(ours(cases))
+    counts = "| execd's Python, in the local provider | cases | right |\n| --- | ---: | ---: |\n"
+    wrong = {name: answer for name, answer in mine.items() if answer != "right"}
+    for version, python in PYTHONS.items():
+        answers = asyncio.run(ours(cases, Path(python)))
+        wrong |= {f"{name} ({version})": answer for name, answer in answers.items() if answer != "right"}
+        counts += f"| {version} | {len(answers)} | {sum(answer == 'right' for answer in answers.values())} |\n"
+    print(counts, *wrong.items(), sep="\n")
     others = theirs(cases)
     lines = [f"| {case.name} | {mine[case.name]} | {others.get(case.name, 'not asked')} |" for case in cases]
     right = sum(answer == "right" for answer in mine.values())
     their_right = sum(answer == "right" for answer in others.values())
     tail = f"\nexecd: {right} of {len(mine)} right. SWE-ReX: {their_right} of {len(others)} that it was asked.\n"
-    PAGE.write_text(HEAD + "\n".join(lines) + "\n" + tail, encoding="utf-8")
+    PAGE.write_text(HEAD % counts + "\n".join(lines) + "\n" + tail, encoding="utf-8")
     print(tail.strip())
-    return 0 if right == len(mine) else 1
+    return 1 if wrong else 0
 
 
 if __name__ == "__main__":
