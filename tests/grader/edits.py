@@ -206,7 +206,8 @@ EDITS = [
     Edit("a shipped empty directory removed", "rmdir tmp", frozenset({What.EMPTY_DIRECTORY}), ships="mkdir tmp"),
     Edit(
         "a file that does not hold still",
-        "while :; do echo $RANDOM$RANDOM >src/moving.txt; done & sleep 0.1",
+        "python3 -c \"import os; f = os.open('src/moving.txt', 66)\nwhile 1: os.pwrite(f, os.urandom(4096), 0)\" &"
+        " sleep 0.3",
         frozenset({What.MOVING}),
         tags=frozenset({"alone"}),
     ),
