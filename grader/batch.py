@@ -1,8 +1,9 @@
-"""Many gradings at once: bounded, each recorded as it ends, stopped cleanly.
+"""Many gradings at once: bounded, paced, each recorded as it ends, stopped cleanly.
 
 Laws. A grading that has ended is recorded, also when the batch is stopped or cancelled at that moment. One grading's
 trouble ends no other. A defect of ours in one grading is no verdict, never a score. What is in flight at a stop is
 cancelled, so that its sandbox goes back to the provider; it leaves no row and is graded again by the next command.
+The same patch for the same task is graded once, whoever submitted it, and each submission gets its row.
 
 The grading function is an argument; this module knows no sandbox.
 """
@@ -10,8 +11,9 @@ The grading function is an argument; this module knows no sandbox.
 from __future__ import annotations
 
 import math
+import os
 import time
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Protocol
@@ -19,8 +21,10 @@ from typing import Protocol
 import anyio
 import anyio.to_thread
 import structlog
-from anyio.streams.memory import MemoryObjectReceiveStream
+from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 
+from grader import pace
+from grader.breaker import Breaker
 from grader.record import Evidence, Grading, Submission
 from grader.verdict import Cause, Outcome
 from tasksets.task import Task
@@ -43,14 +47,31 @@ Grade = Callable[[Job], Awaitable[Grading]]
 class Watcher(Protocol):
     """Who wants to know what a batch does. Its methods do not wait."""
 
-    def began(self) -> None:
+    def began(self, job: Job) -> None:
         """A grading is in flight."""
 
-    def gave_back(self) -> None:
+    def gave_back(self, job: Job) -> None:
         """A grading is no longer in flight."""
 
     def recorded(self, grading: Grading) -> None:
         """A grading is in the ledger."""
+
+    def paced(self, limit: int, why: pace.Reading) -> None:
+        """From now on at most `limit` gradings are in flight."""
+
+
+@dataclass(frozen=True)
+class Stops:
+    """What ends a batch before its last job."""
+
+    fail_fast: bool = False
+    """Stop at the first grading that is not resolved."""
+    breaker: bool = True
+    """Stop when infrastructure fails too often (`grader.breaker`)."""
+
+
+AT_THE_BREAKER = Stops()
+"""Stop for nothing but the breaker."""
 
 
 async def run_batch(
@@ -62,33 +83,120 @@ async def run_batch(
     concurrency: int,
     grading_timeout_s: float,
     code_revision: str,
-) -> None:
-    """Grade `jobs`, at most `concurrency` at once, and record each as it ends. A batch is stopped by cancelling it.
+    dedupe: bool = True,
+    stops: Stops = AT_THE_BREAKER,
+    load_per_core: Callable[[], float | None] = lambda: None,
+) -> str | None:
+    """Grade `jobs`, at most `concurrency` at once and fewer while the place is saturated, and record each as it ends.
 
+    The answer is why it stopped before the last job, or None. A batch is stopped from outside by cancelling it.
     `append` blocks until its gradings are on the disk and runs in a worker thread; what it raises ends the batch.
+    `dedupe` grades the same patch for the same task once. `load_per_core` is read for the pace; None where the load of
+    this machine says nothing of the sandboxes.
     """
     send, receive = anyio.create_memory_object_stream[Grading](math.inf)
     desk = Recorder(receive, append, watcher.recorded)
-    queue = iter(jobs)
-
-    async def work() -> None:
-        for job in queue:
-            watcher.began()
-            try:
-                ended = await graded(job, grade, grading_timeout_s, code_revision)
-                send.send_nowait(ended)  # no await stands between the end and this: a cancel cannot lose it
-            finally:
-                watcher.gave_back()
-
+    batch = _Batch(grade, watcher, grading_timeout_s, code_revision, stops, send, pace.Pace(concurrency, concurrency))
+    queue = iter(twins(jobs) if dedupe else [(job,) for job in jobs])
     try:
         async with anyio.create_task_group() as group:
             group.start_soon(desk.keep_recording)
-            with send:
-                async with anyio.create_task_group() as workers:
-                    for _ in range(min(concurrency, len(jobs))):
-                        workers.start_soon(work)
+            async with anyio.create_task_group() as pacing:
+                pacing.start_soon(batch.keep_pace, load_per_core)
+                with send:
+                    async with anyio.create_task_group() as workers:
+                        for _ in range(min(concurrency, len(jobs))):
+                            workers.start_soon(batch.work, queue, workers.cancel_scope)
+                pacing.cancel_scope.cancel()
     finally:
         desk.record_what_is_left()
+    return batch.stopped
+
+
+def twins(jobs: Iterable[Job]) -> list[tuple[Job, ...]]:
+    """The jobs that differ in nothing that a verdict depends on, together; a run fixes the rest. Pure."""
+    found: dict[tuple[str, str | None, str], list[Job]] = {}
+    for job in jobs:
+        found.setdefault((job.task.digest, job.task.image, job.submission.patch_sha256), []).append(job)
+    return [tuple(alike) for alike in found.values()]
+
+
+def as_graded_for(grading: Grading, job: Job) -> Grading:
+    """The record of `job`, whose patch was graded for another submission. It cost no time of its own."""
+    flag = f"graded_once: the same patch was submitted by {grading.model_name_or_path}, and graded for it."
+    return grading.model_copy(
+        update={
+            "model_name_or_path": job.submission.model_name_or_path,
+            "seconds": 0.0,
+            "flags": (*(f for f in grading.flags if not f.startswith("graded_once:")), flag),
+        }
+    )
+
+
+@dataclass
+class _Batch:
+    """A batch that runs: what its workers share."""
+
+    grade: Grade
+    watcher: Watcher
+    grading_timeout_s: float
+    code_revision: str
+    stops: Stops
+    ended: MemoryObjectSendStream[Grading]
+    pacing: pace.Pace
+    suites: pace.Suites = field(default_factory=pace.Suites)
+    breaker: Breaker = field(default_factory=Breaker)
+    stopped: str | None = None
+    slots: anyio.CapacityLimiter = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.slots = anyio.CapacityLimiter(self.pacing.limit)
+
+    async def work(self, queue: Iterator[tuple[Job, ...]], all_workers: anyio.CancelScope) -> None:
+        while True:
+            async with self.slots:
+                alike = next(queue, None)
+                if alike is None:
+                    return
+                self.watcher.began(alike[0])
+                try:
+                    grading = await graded(alike[0], self.grade, self.grading_timeout_s, self.code_revision)
+                    self._end(grading, alike)  # no await stands between the end and this: a cancel cannot lose it
+                finally:
+                    self.watcher.gave_back(alike[0])
+            if self.stopped is not None:
+                all_workers.cancel()
+
+    def _end(self, grading: Grading, alike: tuple[Job, ...]) -> None:
+        self.ended.send_nowait(grading)
+        for job in alike[1:]:
+            self.ended.send_nowait(as_graded_for(grading, job))
+        self.breaker = self.breaker.after(grading)
+        if (seconds := grading.evidence.phases_s.get("suite")) is not None:
+            self.suites = self.suites.after(grading.task_id, seconds)
+        if self.stops.fail_fast and grading.outcome is not Outcome.RESOLVED:
+            why = grading.reasons[0] if grading.reasons else ""
+            self.stopped = self.stopped or f"stopped at the first that is not resolved, {grading.task_id}: {why}"
+        if self.stops.breaker:
+            self.stopped = self.stopped or self.breaker.tripped()
+
+    async def keep_pace(self, load_per_core: Callable[[], float | None]) -> None:
+        while True:
+            await anyio.sleep(pace.EVERY_S)
+            reading = pace.Reading(self.suites.stretch(), load_per_core())
+            self.suites = self.suites.read()
+            before, self.pacing = self.pacing.limit, self.pacing.after(reading)
+            if self.pacing.limit != before:
+                self.slots.total_tokens = self.pacing.limit
+                self.watcher.paced(self.pacing.limit, reading)
+
+
+def machine_load() -> float | None:
+    """Processes that want a core of this machine, over the last minute, for each core that we may use."""
+    try:
+        return os.getloadavg()[0] / len(os.sched_getaffinity(0))
+    except OSError:
+        return None
 
 
 @dataclass

@@ -102,9 +102,10 @@ class Start:
 
 @dataclass(frozen=True)
 class Contradiction:
-    """One key with different verdicts. The task is flaky, or the place is."""
+    """One patch with different verdicts for one task. The task is flaky, or the place is."""
 
     key: Key
+    """Of the first submission of the patch."""
     outcomes: tuple[str, ...]
     """In the order in which they were given, repeats left out."""
 
@@ -221,17 +222,17 @@ class Ledger:
         return {Key(*row) for row in rows}
 
     def contradictions(self) -> list[Contradiction]:
-        """Keys with different verdicts; the newest counts, and all are kept."""
-        outcomes: dict[Key, list[str]] = {}
+        """Patches with different verdicts for one task, whoever submitted them; the newest counts, and all are kept."""
+        found: dict[tuple[str, str], tuple[Key, list[str]]] = {}
         rows = self._connection.execute(
             "SELECT task_id, model, patch_sha256, outcome FROM gradings WHERE outcome <> ? ORDER BY id",
             (Outcome.NO_VERDICT.value,),
         )
-        for *key, outcome in rows:
-            seen = outcomes.setdefault(Key(*key), [])
+        for task_id, model, patch_sha256, outcome in rows:
+            _, seen = found.setdefault((task_id, patch_sha256), (Key(task_id, model, patch_sha256), []))
             if outcome not in seen:
                 seen.append(outcome)
-        return [Contradiction(key, tuple(seen)) for key, seen in outcomes.items() if len(seen) > 1]
+        return [Contradiction(key, tuple(seen)) for key, seen in found.values() if len(seen) > 1]
 
     def starts(self) -> list[Start]:
         """Every invocation that wrote to the run, oldest first."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -17,14 +17,15 @@ from typing import Protocol
 
 import anyio
 
-from grader.batch import Job, no_verdict, run_batch
+from grader.batch import AT_THE_BREAKER, Job, Stops, as_graded_for, machine_load, no_verdict, run_batch
 from grader.campaign import Campaign
-from grader.ledger import Ledger, Start, create_or_resume, key_of, run_directory
+from grader.ledger import Key, Ledger, Start, create_or_resume, key_of, run_directory
+from grader.pace import Reading
 from grader.plan import Plan, key, on_image
 from grader.progress import Progress
 from grader.record import Grading
 from grader.tally import Tally, count
-from grader.verdict import Cause
+from grader.verdict import Cause, Outcome
 from sandbox.errors import ProviderUnavailable, SandboxError
 from tasksets.images import Recipe
 
@@ -56,7 +57,9 @@ class Finished:
     run: Tally
     """Over all that the run was ever asked for."""
     stopped_by: signal.Signals | None
-    """None: it went to its end. SIGPIPE: nobody read our lines any more."""
+    """None: no signal did. SIGPIPE: nobody read our lines any more."""
+    stopped_because: str | None = None
+    """Why it stopped by itself before its last grading. None: it did not."""
 
 
 async def run_campaign(
@@ -67,12 +70,15 @@ async def run_campaign(
     code_revision: str,
     progress: Callable[[int, int], Progress],
     emit: Callable[[Grading], None] | None,
+    dedupe: bool = True,
+    stops: Stops = AT_THE_BREAKER,
 ) -> Finished:
     """Grade what `plan` asks for and the run does not have yet, and record each grading as it ends.
 
     `emit` gets every asked grading that counts: those that the run had, then each new one once it is on the disk. None
     reads none of the old ones, which can be large.
-    `progress` is called with how many were asked for and how many of them have a verdict. Raises `UsageError`,
+    `progress` is called with how many were asked for and how many of them have a verdict. `dedupe` grades the same
+    patch for the same task once, whoever submitted it. `stops` says what ends the run early. Raises `UsageError`,
     `LedgerUnwritable` and `ProviderUnavailable`.
     """
     run_dir = run_directory(campaign.runs_dir, campaign.run)
@@ -85,11 +91,12 @@ async def run_campaign(
             desk.hand_out(g for g in ledger.current_gradings() if key_of(g) in decided)
         todo = _turn_away([job for job in plan.jobs if key(job) not in decided], plan, ledger, desk, code_revision)
         if todo and not desk.stop.event.is_set():
-            await _Run(campaign, plan, ledger, desk, code_revision).go(todo, open_grounds)
+            run = _Run(campaign, plan, ledger, desk, code_revision, dedupe, stops)
+            await run.go(run.without_known(todo) if dedupe else todo, open_grounds)
         desk.progress.clear()
         rows = ledger.current()
         owed = [expected.key for expected in ledger.expected()]
-        return Finished(count(asked, rows), count(owed, rows), desk.stop.by)
+        return Finished(count(asked, rows), count(owed, rows), desk.stop.by, desk.stopped_because)
 
 
 def _turn_away(todo: list[Job], plan: Plan, ledger: Ledger, desk: _Desk, code_revision: str) -> list[Job]:
@@ -122,12 +129,19 @@ class _Desk:
     progress: Progress
     emit: Callable[[Grading], None] | None
     stop: _Stop = field(default_factory=_Stop)
+    stopped_because: str | None = None
 
-    def began(self) -> None:
-        self.progress.began()
+    def began(self, job: Job) -> None:
+        self.progress.began(_name(job))
 
-    def gave_back(self) -> None:
-        self.progress.gave_back()
+    def gave_back(self, job: Job) -> None:
+        self.progress.gave_back(_name(job))
+
+    def paced(self, limit: int, why: Reading) -> None:
+        load = "" if why.load_per_core is None else f"load {why.load_per_core:.1f} for each core"
+        stretch = "" if why.stretch is None else f"suites take {why.stretch:.2f} times their median"
+        told = " and ".join(filter(None, (load, stretch))) or "nothing speaks against more"
+        self.progress.say(f"at most {limit} gradings in flight from now on: {told}")
 
     def recorded(self, grading: Grading) -> None:
         self.progress.ended(grading)
@@ -153,6 +167,35 @@ class _Run:
     ledger: Ledger
     desk: _Desk
     code_revision: str
+    dedupe: bool
+    stops: Stops
+
+    def without_known(self, todo: list[Job]) -> list[Job]:
+        """Record those of `todo` whose patch an earlier start graded for another submission; the rest of `todo`."""
+        digests = self.ledger.digests()
+
+        def same(of: Key) -> object:
+            return of.task_id, of.patch_sha256, digests[of]
+
+        wanted = {same(key(job)) for job in todo}
+        if not any(same(decided) in wanted for decided in self.ledger.decided()):
+            return todo
+        known = {same(key_of(g)): g for g in self.ledger.current_gradings() if same(key_of(g)) in wanted}
+        rest: list[Job] = []
+        copies: list[Grading] = []
+        for job in todo:
+            grading = known.get(same(key(job)))
+            if grading is None or grading.outcome is Outcome.NO_VERDICT:
+                rest.append(job)
+            else:
+                copies.append(as_graded_for(grading, job))
+        self._record(copies)
+        return rest
+
+    def _record(self, gradings: Sequence[Grading]) -> None:
+        self.ledger.append(gradings)
+        for grading in gradings:
+            self.desk.recorded(grading)
 
     async def go(self, todo: list[Job], open_grounds: OpenGrounds) -> None:
         """Grade `todo`, until done or stopped."""
@@ -166,7 +209,7 @@ class _Run:
             jobs = await self._with_images(todo, grounds)
             async with anyio.create_task_group() as drawing:
                 drawing.start_soon(self.desk.progress.keep_drawing)
-                await run_batch(
+                self.desk.stopped_because = await run_batch(
                     jobs,
                     grade=grounds.grade,
                     append=self.ledger.append,
@@ -174,6 +217,9 @@ class _Run:
                     concurrency=self.campaign.limits.concurrency,
                     grading_timeout_s=self.campaign.limits.grading_timeout_s,
                     code_revision=self.code_revision,
+                    dedupe=self.dedupe,
+                    stops=self.stops,
+                    load_per_core=machine_load if self.campaign.provider.type == "local" else lambda: None,
                 )
                 drawing.cancel_scope.cancel()
 
@@ -191,8 +237,7 @@ class _Run:
             if isinstance(image, SandboxError):
                 reason = f"{NOT_BUILT}: {image}"
                 grading = no_verdict(job, Cause.INFRASTRUCTURE, reason, self.code_revision)
-                self.ledger.append([grading])
-                self.desk.recorded(grading)
+                self._record([grading])
             else:
                 jobs.append(on_image(job, image) if image else job)
         return jobs
@@ -252,6 +297,10 @@ async def _until_stopped(stop: _Stop, work: Awaitable[None]) -> None:
         group.start_soon(cancel_at_the_stop)
         await work
         group.cancel_scope.cancel()
+
+
+def _name(job: Job) -> str:
+    return f"{job.task.task_id} ({job.submission.model_name_or_path})"
 
 
 def _now() -> str:

@@ -1,4 +1,4 @@
-"""Denominators that add up: every grading that was asked for is in exactly one place. Pure."""
+"""Denominators that add up: every grading that was asked for is in exactly one place, and that is checked. Pure."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from grader.ledger import Key, Row
 from grader.verdict import Cause, Outcome
 
 VERDICTS = (Outcome.RESOLVED, Outcome.UNRESOLVED, Outcome.PATCH_REJECTED, Outcome.TIMED_OUT)
+REFUSALS = frozenset({Cause.TASK_REFUSED, Cause.CONDITIONS_CONTRADICTED})
 
 
 @dataclass(frozen=True)
@@ -23,9 +24,20 @@ class Tally:
     """Gradings that ended without a verdict, by cause."""
     not_run: int
 
+    def __post_init__(self) -> None:
+        parts = self.with_verdict + self.refused + self.no_verdict + self.not_run
+        if parts != self.expected or self.not_run < 0:
+            raise ValueError(f"the sum does not add up ({self.expected} is not {parts}); please report it: {self}")
+
+    @property
+    def refused(self) -> int:
+        """Gradings that ended before any test, because the task or the place is not as declared."""
+        return sum(self.causes[cause] for cause in REFUSALS)
+
     @property
     def no_verdict(self) -> int:
-        return sum(self.causes.values())
+        """Gradings that infrastructure left without a verdict."""
+        return sum(n for cause, n in self.causes.items() if cause not in REFUSALS)
 
     @property
     def with_verdict(self) -> int:
@@ -34,9 +46,13 @@ class Tally:
     def sentence(self) -> str:
         """The whole sum, every term said, zeros too."""
         verdicts = [f"{self.outcomes[outcome]} {outcome.value.replace('_', ' ')}" for outcome in VERDICTS]
-        causes = ", ".join(f"{n} {cause.value.replace('_', ' ')}" for cause, n in self.causes.items() if n)
-        lost = f"{self.no_verdict} no verdict" + (f" ({causes})" if causes else "")
-        return f"{self.expected} expected = {' + '.join([*verdicts, lost, f'{self.not_run} not run'])}"
+        refused = f"{self.refused} refused{self._causes(REFUSALS)}"
+        lost = f"{self.no_verdict} no verdict{self._causes(frozenset(Cause) - REFUSALS)}"
+        return f"{self.expected} expected = {' + '.join([*verdicts, refused, lost, f'{self.not_run} not run'])}"
+
+    def _causes(self, which: frozenset[Cause]) -> str:
+        told = [f"{n} {cause.value.replace('_', ' ')}" for cause, n in self.causes.items() if n and cause in which]
+        return f" ({', '.join(told)})" if told else ""
 
     def as_json(self) -> dict[str, int | dict[str, int]]:
         """The same numbers by name."""
@@ -49,7 +65,10 @@ class Tally:
 
 
 def count(expected: Collection[Key], current: Mapping[Key, Row]) -> Tally:
-    """Count the rows that count against the keys that were asked for; a row that nobody asked for is left out."""
+    """Count the rows that count against the keys that were asked for; a row that nobody asked for is left out.
+
+    Raises `ValueError` when the sum does not add up.
+    """
     ended = [current[key] for key in expected if key in current]
     outcomes = Counter(row.outcome for row in ended)
     causes = Counter(row.cause for row in ended if row.outcome is Outcome.NO_VERDICT)
@@ -57,5 +76,5 @@ def count(expected: Collection[Key], current: Mapping[Key, Row]) -> Tally:
         expected=len(expected),
         outcomes={outcome: outcomes[outcome] for outcome in VERDICTS},
         causes={cause: causes[cause] for cause in Cause},
-        not_run=len(expected) - len(ended),
+        not_run=sum(key not in current for key in expected),
     )

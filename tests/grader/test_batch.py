@@ -8,8 +8,9 @@ from pathlib import Path
 import anyio
 import pytest
 
-from grader.batch import Job, run_batch
+from grader.batch import Job, Stops, run_batch
 from grader.ledger import Ledger
+from grader.pace import Reading
 from grader.record import Grading, Submission
 from grader.verdict import Cause, Outcome
 from tasksets.task import Task
@@ -32,13 +33,17 @@ class Watcher:
     in_flight: int = 0
     most_in_flight: int = 0
     told: list[Grading] = field(default_factory=list)
+    limits: list[int] = field(default_factory=list)
 
-    def began(self) -> None:
+    def began(self, job: Job) -> None:
         self.in_flight += 1
         self.most_in_flight = max(self.most_in_flight, self.in_flight)
 
-    def gave_back(self) -> None:
+    def gave_back(self, job: Job) -> None:
         self.in_flight -= 1
+
+    def paced(self, limit: int, why: Reading) -> None:
+        self.limits.append(limit)
 
     def recorded(self, grading: Grading) -> None:
         self.told.append(grading)
@@ -49,7 +54,8 @@ async def quick(job: Job) -> Grading:
     return grading(job.task.task_id)
 
 
-async def run(some: Sequence[Job], ledger: Ledger, watcher: Watcher, **changed: object) -> None:
+async def stopped(some: Sequence[Job], ledger: Ledger, watcher: Watcher, **changed: object) -> str | None:
+    """Run a batch; why it stopped early."""
     arguments: dict[str, object] = {
         "grade": quick,
         "append": ledger.append,
@@ -58,7 +64,12 @@ async def run(some: Sequence[Job], ledger: Ledger, watcher: Watcher, **changed: 
         "grading_timeout_s": 60.0,
         "code_revision": "test",
     }
-    await run_batch(some, **(arguments | changed))  # type: ignore[arg-type]
+    return await run_batch(some, **(arguments | changed))  # type: ignore[arg-type]
+
+
+async def run(some: Sequence[Job], ledger: Ledger, watcher: Watcher, **changed: object) -> None:
+    """Run a batch to its end."""
+    assert await stopped(some, ledger, watcher, **changed) is None
 
 
 async def test_every_job_is_recorded_once_and_then_told(tmp_path: Path) -> None:
@@ -161,3 +172,90 @@ async def test_a_disk_that_takes_nothing_more_ends_the_batch(tmp_path: Path) -> 
     with opened(tmp_path / "r") as ledger, pytest.raises((OSError, ExceptionGroup)):
         await run(jobs(1000), ledger, Watcher(), grade=grade, append=append)
     assert len(begun) < 100
+
+
+def twin(task_id: str, model: str, patch: bytes = b"p") -> Job:
+    return Job(task(task_id), Submission(task_id, model, patch, "p.jsonl:1"))
+
+
+async def test_the_same_patch_is_graded_once_and_each_submission_has_its_row(tmp_path: Path) -> None:
+    """Another model's same patch gets the verdict, at no cost of its own, and a flag that says so."""
+    some = [twin("0", "a"), twin("0", "b"), twin("1", "a"), twin("0", "c", b"other")]
+    begun: list[str] = []
+
+    async def grade(job: Job) -> Grading:
+        begun.append(f"{job.task.task_id}{job.submission.model_name_or_path}")
+        return grading(job.task.task_id, model=job.submission.model_name_or_path, patch=job.submission.patch)
+
+    with opened(tmp_path / "r") as ledger:
+        await run(some, ledger, Watcher(), grade=grade)
+        found = {(g.task_id, g.model_name_or_path): g for g in ledger.gradings()}
+
+    assert ["0a", "0c", "1a"] == sorted(begun)
+    assert {("0", "a"), ("0", "b"), ("1", "a"), ("0", "c")} == found.keys()
+    assert (Outcome.RESOLVED, 1.0, 0.0) == (
+        found["0", "b"].outcome,
+        found["0", "b"].reward,
+        found["0", "b"].seconds,
+    )
+    assert ["graded_once"] == [flag.split(":")[0] for flag in found["0", "b"].flags]
+    with opened(tmp_path / "all") as ledger:
+        await run(some, ledger, Watcher(), grade=grade, dedupe=False)
+        assert [()] * 4 == [g.flags for g in ledger.gradings()]
+
+
+async def test_infrastructure_that_keeps_failing_stops_the_batch(tmp_path: Path) -> None:
+    """The batch stops by itself, says why, gives back what is in flight, and keeps what has ended."""
+    watcher = Watcher()
+
+    async def grade(job: Job) -> Grading:
+        number = int(job.task.task_id)
+        if number == 25:
+            await anyio.sleep_forever()
+        await anyio.sleep(0)
+        return grading(str(number), Outcome.NO_VERDICT if number >= 10 else Outcome.RESOLVED, reasons=("no nodes",))
+
+    with opened(tmp_path / "r") as ledger:
+        why = await stopped(jobs(1000), ledger, watcher, grade=grade)
+        ended = len(list(ledger.gradings()))
+
+    assert why is not None and "no nodes" in why
+    assert 20 <= ended < 40
+    assert 0 == watcher.in_flight
+
+
+async def test_fail_fast_stops_at_the_first_that_is_not_resolved(tmp_path: Path) -> None:
+    """With it the first that is not resolved is the last that is graded; without it the batch goes on."""
+
+    async def grade(job: Job) -> Grading:
+        await anyio.sleep(0)
+        return grading(job.task.task_id, Outcome.UNRESOLVED if job.task.task_id == "5" else Outcome.RESOLVED)
+
+    with opened(tmp_path / "r") as ledger:
+        why = await stopped(jobs(50), ledger, Watcher(), grade=grade, concurrency=1, stops=Stops(fail_fast=True))
+        assert why is not None and "not resolved, 5" in why
+        assert [str(n) for n in range(6)] == [g.task_id for g in ledger.gradings()]
+    with opened(tmp_path / "all") as ledger:
+        assert await stopped(jobs(50), ledger, Watcher(), grade=grade) is None
+
+
+async def test_fewer_are_in_flight_while_the_machine_is_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The load takes effect on what begins next, and its end lets the batch grow back to its bound."""
+    monkeypatch.setattr("grader.pace.EVERY_S", 0.02)
+    load = [9.0]
+    watcher = Watcher()
+    seen: list[int] = []
+
+    async def grade(job: Job) -> Grading:
+        seen.append(watcher.in_flight)
+        await anyio.sleep(0.01)
+        if 1 in watcher.limits:
+            load[0] = 0.0
+        return grading(job.task.task_id)
+
+    with opened(tmp_path / "r") as ledger:
+        await run(jobs(300), ledger, watcher, grade=grade, concurrency=4, load_per_core=lambda: load[0])
+
+    assert [3, 2, 1, 2, 3, 4] == watcher.limits
+    assert (4, 1, 4) == (watcher.most_in_flight, min(seen), max(seen[-50:]))
+    assert 300 == len(watcher.told)

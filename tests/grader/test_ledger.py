@@ -225,3 +225,27 @@ def test_a_process_killed_while_it_makes_the_ledger_leaves_a_run_that_can_begin(
 
     with opened(tmp_path / "r", expected()) as ledger:
         assert [expected()] == ledger.expected()
+
+
+def test_whatever_a_power_cut_left_of_the_last_writes_is_a_whole_ledger(tmp_path: Path) -> None:
+    """Cut off at any byte, the write-ahead log gives back the gradings in order up to some point, and takes more."""
+    with opened(tmp_path / "r", expected()) as ledger:
+        ledger.append([grading("0")])
+        files = {path.name: path.read_bytes() for path in (tmp_path / "r").iterdir()}
+        for number in range(1, 4):
+            ledger.append([grading(str(number))])
+        log = ledger_path(tmp_path / "r").with_name("ledger.sqlite-wal")
+        written = log.read_bytes()
+    found = set()
+    for length in (*range(len(files[log.name]), len(written), 997), len(written)):
+        left = tmp_path / f"cut-{length}"
+        left.mkdir()
+        (left / "ledger.sqlite").write_bytes(files["ledger.sqlite"])
+        (left / log.name).write_bytes(written[:length])
+        with opened(left) as ledger:
+            ids = [g.task_id for g in ledger.gradings()]
+            ledger.append([grading("later")])
+            assert [*ids, "later"] == [g.task_id for g in ledger.gradings()]
+        assert ids == [str(number) for number in range(len(ids))]
+        found.add(len(ids))
+    assert {1, 2, 3, 4} == found

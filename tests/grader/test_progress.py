@@ -3,7 +3,7 @@ from __future__ import annotations
 import io
 from collections import Counter
 
-from grader.progress import Progress, Standing
+from grader.progress import Progress, Standing, stragglers
 from grader.verdict import Outcome
 from tests.grader.gradings import grading
 
@@ -33,10 +33,10 @@ def test_a_terminal_gets_one_line_that_is_rewritten() -> None:
     """Only lines of the story end with a newline; the live line is taken away before them."""
     out = Terminal()
     progress = Progress(out, 2, 0)
-    progress.began()
+    progress.began("one")
     progress.draw()
     progress.say("hello \x1b[31mred")
-    progress.gave_back()
+    progress.gave_back("one")
     progress.ended(grading())
     progress.draw()
     progress.clear()
@@ -62,8 +62,25 @@ def test_the_rate_does_not_count_the_building_of_images() -> None:
     now = [0.0]
     progress = Progress(io.StringIO(), 3, 0, clock=lambda: now[0])
     now[0] = 600.0
-    progress.began()
+    progress.began("one")
     now[0] = 660.0
     progress.ended(grading())
 
     assert "1.0/min, eta 2m00s" in progress.standing().line()
+
+
+def test_who_holds_up_the_run_is_named_while_it_does() -> None:
+    """What takes three times as long as most, and at least a minute, is a straggler; the longest is named."""
+    now = [0.0]
+    progress = Progress(io.StringIO(), 9, 0, clock=lambda: now[0])
+    progress.began("slow__task-1 (m)")
+    progress.began("slow__task-2 (m)")
+    assert "waiting" not in progress.standing().line()
+    now[0] = 312.0
+    progress.began("new__task-3 (m)")
+
+    assert progress.standing().line().endswith("waiting for slow__task-1 (m) (5m12s) and 1 more")
+    progress.gave_back("slow__task-1 (m)")
+    assert progress.standing().line().endswith("waiting for slow__task-2 (m) (5m12s)")
+    assert (("a", 301.0),) == stragglers({"a": 301.0, "b": 299.0}, [100.0, 1.0, 1000.0]), "most take a hundred seconds"
+    assert () == stragglers({"a": 59.0}, [0.1])

@@ -72,7 +72,7 @@ def campaign(directory: Path, **changed: Any) -> Campaign:
     return load(None, {"taskset": str(tasks), "run": "r", "runs_dir": directory / "runs", **changed})
 
 
-async def run(of: Campaign, grounds: Grounds, emit: Callable[[Grading], None] = lambda _: None) -> Finished:
+async def run(of: Campaign, grounds: Grounds, emit: Callable[[Grading], None] = lambda _: None, **how: Any) -> Finished:
     @asynccontextmanager
     async def open_grounds() -> AsyncIterator[Grounds]:
         yield grounds
@@ -84,6 +84,7 @@ async def run(of: Campaign, grounds: Grounds, emit: Callable[[Grading], None] = 
         code_revision="test",
         progress=partial(Progress, io.StringIO()),
         emit=emit,
+        **how,
     )
 
 
@@ -222,6 +223,54 @@ async def test_a_reader_that_goes_away_stops_the_run_and_loses_nothing(tmp_path:
     assert 141 == exit_status(finished)
     assert len(grounds.graded) >= 1
     assert finished.run.expected == finished.run.with_verdict + finished.run.not_run
+
+
+def predictions(directory: Path, *models: str) -> Path:
+    patch = task_row("demo__one-1")["patch"]
+    rows = [{"instance_id": "demo__one-1", "model_name_or_path": model, "model_patch": patch} for model in models]
+    return write_lines(directory / "preds.jsonl", rows)
+
+
+async def test_a_patch_that_an_earlier_start_graded_is_not_graded_again(tmp_path: Path) -> None:
+    """Another model's same patch, asked for later, gets the verdict that is there; `dedupe=False` grades it."""
+    told: list[Grading] = []
+    await run(campaign(tmp_path, patches=str(predictions(tmp_path, "a"))), Grounds())
+    finished = await run(
+        campaign(tmp_path, patches=str(predictions(tmp_path, "a", "b"))), grounds := Grounds(), told.append
+    )
+
+    assert ([], 2) == (grounds.graded, finished.asked.outcomes[Outcome.RESOLVED])
+    assert ["a", "b"] == [g.model_name_or_path for g in told]
+    again = campaign(tmp_path, patches=str(predictions(tmp_path, "c")))
+    await run(again, grounds := Grounds(), dedupe=False)
+    assert ["c"] == [job.submission.model_name_or_path for job in grounds.graded]
+
+
+async def test_one_patch_with_two_verdicts_is_a_contradiction_whoever_submitted_it(tmp_path: Path) -> None:
+    """Without deduplication a flaky task shows, between models too; both rows are kept and the patch is listed."""
+    await run(campaign(tmp_path, patches=str(predictions(tmp_path, "a"))), Grounds())
+    flaky = Grounds(outcomes={"demo__one-1": Outcome.UNRESOLVED})
+    await run(campaign(tmp_path, patches=str(predictions(tmp_path, "b"))), flaky, dedupe=False)
+
+    with read_only(run_directory(tmp_path / "runs", "r")) as ledger:
+        assert [("resolved", "unresolved")] == [found.outcomes for found in ledger.contradictions()]
+        assert 2 == len(list(ledger.gradings()))
+
+
+async def test_broken_infrastructure_stops_the_run_and_the_same_command_goes_on(tmp_path: Path) -> None:
+    """The breaker ends the run with status 4 and a count that adds up; once mended, only the rest is graded."""
+    rows = [task_row(f"demo__many-{n}") for n in range(60)]
+    many = {"taskset": str(write_lines(tmp_path / "many.jsonl", rows))}
+    lost = {f"demo__many-{n}": Outcome.NO_VERDICT for n in range(15, 60)}
+
+    stopped = await run(campaign(tmp_path, **many), Grounds(outcomes=lost))
+    resumed = await run(campaign(tmp_path, **many), grounds := Grounds())
+
+    assert 4 == exit_status(stopped)
+    assert stopped.stopped_because is not None
+    assert (60, 15) == (stopped.run.expected, stopped.run.outcomes[Outcome.RESOLVED])
+    assert 20 < stopped.run.not_run < 45
+    assert (0, 45) == (exit_status(resumed), len(grounds.graded))
 
 
 STOPPABLE = """

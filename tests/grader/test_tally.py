@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import dataclasses
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -23,7 +26,7 @@ def test_every_denominator_adds_up(ends: list[tuple[Outcome, Cause | None] | Non
     tally = count(keys, current)
 
     assert len(keys) == tally.expected
-    assert tally.expected == tally.with_verdict + tally.no_verdict + tally.not_run
+    assert tally.expected == tally.with_verdict + tally.refused + tally.no_verdict + tally.not_run
     assert sum(end == (Outcome.RESOLVED, None) for end in ends) == tally.outcomes[Outcome.RESOLVED]
 
 
@@ -39,5 +42,12 @@ def test_the_sum_is_printed_term_by_term() -> None:
 
     assert (
         "4 expected = 1 resolved + 0 unresolved + 0 patch rejected + 0 timed out"
-        " + 2 no verdict (1 infrastructure, 1 task refused) + 1 not run"
+        " + 1 refused (1 task refused) + 1 no verdict (1 infrastructure) + 1 not run"
     ) == count(keys, current).sentence()
+
+
+def test_a_sum_that_does_not_add_up_is_not_printed() -> None:
+    """A count that lost a grading is a defect, and is said instead of a number."""
+    right = count([Key("0", "m", "p")], {})
+    with pytest.raises(ValueError, match="does not add up"):
+        dataclasses.replace(right, not_run=0)
