@@ -20,8 +20,9 @@ from pathlib import Path
 from sandbox.errors import ImageError
 from sandbox.local.store import ImageRecord, ImageStore
 
-PACKAGES = ("bash", "ca-certificates", "git", "python3", "python3-venv", "tzdata", "procps")
-"""python3 brings the libraries (TLS, libffi, SQLite, readline, bzip2, xz, ncurses) under whatever names they have."""
+PACKAGES = ("bash", "ca-certificates", "git", "patch", "python3", "python3-venv", "tzdata", "procps")
+"""`patch` is the last way by which a submission may go in. python3 brings the libraries (TLS, libffi, SQLite,
+readline, bzip2, xz, ncurses) under whatever names they have."""
 
 TIMEOUT_S = 1800.0
 _EPOCH = 1577836800  # 2020-01-01: files that the installation writes get this time
