@@ -222,6 +222,8 @@ class _Run:
                     load_per_core=machine_load if self.campaign.provider.type == "local" else lambda: None,
                 )
                 drawing.cancel_scope.cancel()
+            if self.desk.stopped_because is not None:
+                self.desk.progress.say(self.desk.stopped_because)
 
     async def _with_images(self, todo: list[Job], grounds: Grounds) -> list[Job]:
         """The jobs on their images; those whose image was not built are recorded without a verdict and left out."""

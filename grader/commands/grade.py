@@ -59,6 +59,12 @@ def grade(
     attempts: Annotated[
         int | None, Parameter(group=_HOW, help="Sandboxes per grading, when infrastructure fails.")
     ] = None,
+    dedupe: Annotated[
+        bool, Parameter(group=_HOW, help="Grade the same patch for the same task once, whoever submitted it.")
+    ] = True,
+    fail_fast: Annotated[
+        bool, Parameter(group=_HOW, negative="", help="Stop at the first grading that is not resolved.")
+    ] = False,
     json: Annotated[
         bool, Parameter(name="--json", group=_HOW, negative="", help="One JSON line per grading, as each ends.")
     ] = False,
@@ -103,7 +109,7 @@ def grade(
             "user": user,
         },
     }
-    return _run(load(campaign, flags), as_json=json)
+    return _run(load(campaign, flags), as_json=json, dedupe=dedupe, fail_fast=fail_fast)
 
 
 def _ids(only: Sequence[str] | None) -> list[str] | None:
@@ -116,9 +122,10 @@ def _ids(only: Sequence[str] | None) -> list[str] | None:
     return ids
 
 
-def _run(campaign: Campaign, *, as_json: bool) -> int:
+def _run(campaign: Campaign, *, as_json: bool, dedupe: bool, fail_fast: bool) -> int:
     import anyio
 
+    from grader.batch import Stops
     from grader.grounds import open_grounds
     from grader.plan import key, make_plan
     from grader.progress import Progress
@@ -139,6 +146,8 @@ def _run(campaign: Campaign, *, as_json: bool) -> int:
             code_revision=revision,
             progress=partial(Progress, sys.stderr),
             emit=print_line if as_json else None,
+            dedupe=dedupe,
+            stops=Stops(fail_fast=fail_fast),
         )
     )
     keys = [key(job) for job in plan.jobs]
@@ -153,6 +162,6 @@ def exit_status(finished: Finished) -> int:
         return 128 + finished.stopped_by
     if causes[Cause.INFRASTRUCTURE] or causes[Cause.RESULTS_LOST]:
         return Exit.INFRASTRUCTURE
-    if causes[Cause.TASK_REFUSED] or causes[Cause.CONDITIONS_CONTRADICTED]:
+    if causes[Cause.TASK_REFUSED] or causes[Cause.CONDITIONS_CONTRADICTED] or finished.stopped_because is not None:
         return Exit.REFUSED
     return Exit.DONE

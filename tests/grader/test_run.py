@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from grader.batch import Job
+from grader.batch import Job, Stops
 from grader.campaign import Campaign, load
 from grader.commands.grade import exit_status
 from grader.errors import RunChanged
@@ -271,6 +271,16 @@ async def test_broken_infrastructure_stops_the_run_and_the_same_command_goes_on(
     assert (60, 15) == (stopped.run.expected, stopped.run.outcomes[Outcome.RESOLVED])
     assert 20 < stopped.run.not_run < 45
     assert (0, 45) == (exit_status(resumed), len(grounds.graded))
+
+
+async def test_fail_fast_leaves_the_rest_for_the_next_start(tmp_path: Path) -> None:
+    """A run that stopped at what is not resolved has status 3, says so, and goes on without the flag."""
+    wrong, one = Grounds(outcomes={"demo__one-2": Outcome.UNRESOLVED}), {"limits": {"concurrency": 1}}
+    finished = await run(campaign(tmp_path, **one), wrong, stops=Stops(fail_fast=True))
+
+    assert (3, 3) == (exit_status(finished), finished.run.not_run)
+    assert "demo__one-2" in (finished.stopped_because or "")
+    assert 0 == exit_status(await run(campaign(tmp_path, **one), Grounds()))
 
 
 STOPPABLE = """
