@@ -1,0 +1,238 @@
+"""The provider at a size: `KUBECONFIG=... python -m tests.cluster.scale`, on a cluster of `tests/cluster/up --api`.
+
+One provider process holds 12,000 sandboxes at once on 375 fake nodes (`fakenodes.py`), placed by the real scheduler. In
+the same run, before and after, the plainest client there is creates the same pods as fast as it can. Before all that
+1,000 pods show how evenly they are spread. Prints one JSON object.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import random
+import resource
+import statistics
+import sys
+import time
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import structlog
+
+from sandbox import KubernetesConfig, SandboxSpec, open_provider
+from sandbox.config import PacingConfig, PhaseBudgets
+from sandbox.errors import SandboxError
+from sandbox.kube.api import Api, CreateAnswer, open_api
+from sandbox.kube.manifest import Mark, pod
+from sandbox.kube.provider import KubernetesProvider
+from tests.cluster.conftest import a_namespace, pods_of
+from tests.cluster.fakenodes import NODE_PREFIX, cluster_session
+
+CONNECTIONS = 64
+SPEC = SandboxSpec(image="localhost/fake@sha256:" + "0" * 64, egress="open", lifetime_s=3600)
+ACQUIRE_S = 500.0
+
+
+def provider_config(kubeconfig: Path, namespace: str, sandboxes: int) -> KubernetesConfig:
+    """Paced by nothing but the server itself."""
+    return KubernetesConfig(
+        kubeconfig=kubeconfig,
+        namespace=namespace,
+        pacing=PacingConfig(creates_per_s=100_000, burst=sandboxes, max_in_flight=sandboxes, max_live=sandboxes),
+        budgets=PhaseBudgets(schedule_s=ACQUIRE_S, start_s=ACQUIRE_S, daemon_s=60),
+    )
+
+
+async def raw_creates(kubeconfig: Path, namespace: str, count: int) -> float:
+    """Creates a second by aiohttp and nothing else, with the provider's own manifest; its pods are deleted again."""
+    config = provider_config(kubeconfig, namespace, 1)
+    path = f"/api/v1/namespaces/{namespace}/pods"
+    bodies = [
+        json.dumps(
+            pod(
+                SPEC,
+                config,
+                Mark(f"raw-{os.urandom(6).hex()}", "nonce", "raw", "raw"),
+                token_sha256="0" * 64,
+                config_map="raw",
+            )
+        ).encode()
+        for _ in range(count)
+    ]
+    async with cluster_session(kubeconfig, CONNECTIONS) as session:
+
+        async def worker() -> None:
+            while bodies:
+                async with session.post(
+                    path, data=bodies.pop(), headers={"Content-Type": "application/json"}
+                ) as answer:
+                    await answer.read()
+                    if answer.status != 201:
+                        raise RuntimeError(f"{answer.status}: {(await answer.text())[:300]}")
+
+        began = time.perf_counter()
+        async with asyncio.TaskGroup() as group:
+            for _ in range(CONNECTIONS):
+                group.create_task(worker())
+        rate = count / (time.perf_counter() - began)
+        await _delete_all(session, path)
+    return rate
+
+
+async def _delete_all(session: aiohttp.ClientSession, path: str) -> None:
+    """Until none is left: a delete of many ends at the first that another has changed meanwhile."""
+    while True:
+        async with session.delete(path, json={"gracePeriodSeconds": 0}) as answer:
+            await answer.read()
+        async with session.get(path, params={"limit": "1"}) as answer:
+            if not json.loads(await answer.read())["items"]:
+                return
+
+
+async def provider_process(kubeconfig: Path, namespace: str, sandboxes: int) -> dict[str, Any]:
+    """One provider, `sandboxes` callers at once; each runs a command, and stays until all have had their turn."""
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(40))
+    outcomes: Counter[str] = Counter()
+    sent: list[float] = []
+    stored: list[float] = []
+    acquired: list[float] = []
+    live, most_live, arrived, all_arrived = 0, 0, 0, asyncio.Event()
+    config = provider_config(kubeconfig, namespace, sandboxes)
+    async with open_provider(config) as provider:
+        assert isinstance(provider, KubernetesProvider)
+        create = provider._api.create_pod
+
+        async def timed(manifest: Mapping[str, Any]) -> CreateAnswer:
+            sent.append(time.monotonic())
+            answer = await create(manifest)
+            stored.append(time.monotonic())
+            return answer
+
+        provider._api.create_pod = timed  # type: ignore[method-assign]
+
+        async def caller() -> None:
+            nonlocal live, most_live, arrived
+            try:
+                async with provider.sandbox(SPEC, acquire_timeout_s=ACQUIRE_S) as box:
+                    await box.run("true", timeout_s=60)
+                    acquired.append(time.monotonic())
+                    live += 1
+                    most_live = max(most_live, live)
+                    arrived += 1
+                    if arrived == sandboxes:
+                        all_arrived.set()
+                    await all_arrived.wait()
+                    live -= 1
+                outcomes["acquired"] += 1
+            except SandboxError as error:
+                outcomes[type(error).__name__] += 1
+                arrived += 1
+                if arrived == sandboxes:
+                    all_arrived.set()
+
+        began = time.monotonic()
+        callers = [asyncio.get_running_loop().create_task(caller()) for _ in range(sandboxes)]
+        await asyncio.wait(callers)
+        released_at = time.monotonic()
+    return {
+        "outcomes": dict(outcomes),
+        "most_live_at_once": most_live,
+        "creates_per_s": round(len(stored) / (max(stored) - min(sent)), 1),
+        "all_acquired_after_s": round(max(acquired) - began, 1),
+        "all_gone_after_s": round(time.monotonic() - released_at, 1),
+        "peak_rss_mb": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024),
+        "cpu_s": round(time.process_time(), 1),
+    }
+
+
+async def spread(admin: Api, kubeconfig: Path, pods: int, nodes: int) -> dict[str, Any]:
+    """How many of `pods` pods the fullest node gets: of the provider's, and if each were thrown at random."""
+    async with a_namespace(admin) as namespace:
+        config = provider_config(kubeconfig, namespace, pods)
+        async with open_provider(config) as provider, asyncio.TaskGroup() as group:
+            placed: list[str] = []
+            done = asyncio.Event()
+
+            async def caller() -> None:
+                async with provider.sandbox(SPEC, acquire_timeout_s=ACQUIRE_S) as box:
+                    placed.append(box.node)  # type: ignore[attr-defined]
+                    if len(placed) == pods:
+                        done.set()
+                    await done.wait()
+
+            for _ in range(pods):
+                group.create_task(caller())
+    thrown = [max(Counter(random.Random(seed).choices(range(nodes), k=pods)).values()) for seed in range(1000)]
+    return {
+        "pods": pods,
+        "nodes": nodes,
+        "most_on_a_node": max(Counter(placed).values()),
+        "most_if_thrown_at_random": statistics.median(thrown),
+    }
+
+
+async def measure(sandboxes: int, nodes: int, raw: int, spread_pods: int) -> dict[str, Any]:
+    """All of it, with the fake nodes and the provider in processes of their own."""
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(40))
+    kubeconfig = Path(os.environ["KUBECONFIG"])
+    fake = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "tests.cluster.fakenodes", "--nodes", str(nodes), stdout=asyncio.subprocess.PIPE
+    )
+    try:
+        assert fake.stdout is not None
+        if await fake.stdout.readline() != b"ready\n":
+            raise RuntimeError("the fake nodes did not come up")
+        async with open_api(KubernetesConfig(kubeconfig=kubeconfig)) as admin:
+            others = [
+                one["metadata"]["name"]
+                for one in (await admin.call("GET", "/api/v1/nodes"))["items"]
+                if not one["metadata"]["name"].startswith(NODE_PREFIX)
+            ]
+            if others:
+                raise RuntimeError(f"real nodes are there ({others}): use a cluster of `tests/cluster/up --api`")
+            told: dict[str, Any] = {"cpus": os.cpu_count(), "load_before": os.getloadavg()[0]}
+            if spread_pods:
+                told["spread"] = await spread(admin, kubeconfig, spread_pods, nodes)
+            async with a_namespace(admin) as namespace:
+                before = await raw_creates(kubeconfig, namespace, raw)
+                child = await asyncio.create_subprocess_exec(
+                    sys.executable,
+                    "-m",
+                    "tests.cluster.scale",
+                    "--provider",
+                    namespace,
+                    "--sandboxes",
+                    str(sandboxes),
+                    stdout=asyncio.subprocess.PIPE,
+                )
+                said, _ = await child.communicate()
+                told["provider"] = json.loads(said)
+                told["provider"]["left"] = len(await pods_of(admin, namespace))
+                after = await raw_creates(kubeconfig, namespace, raw)
+            fastest = max(before, after)
+            told["raw_creates_per_s"] = [round(before, 1), round(after, 1)]
+            told["of_the_fastest_raw"] = round(told["provider"]["creates_per_s"] / fastest, 2)
+            return told
+    finally:
+        fake.terminate()
+        await fake.wait()
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description="The provider at a size.")
+    parser.add_argument("--sandboxes", type=int, default=12_000)
+    parser.add_argument("--nodes", type=int, default=375)
+    parser.add_argument("--raw", type=int, default=3_000, help="pods that the raw client makes, before and after")
+    parser.add_argument("--spread", type=int, default=1_000)
+    parser.add_argument("--provider", help="be the provider's process, in this namespace")
+    given = parser.parse_args()
+    if given.provider:
+        work = provider_process(Path(os.environ["KUBECONFIG"]), given.provider, given.sandboxes)
+    else:
+        work = measure(given.sandboxes, given.nodes, given.raw, given.spread)
+    print(json.dumps(asyncio.run(work), indent=2))
