@@ -86,7 +86,7 @@ _STARTED_AS = {
 
 def _never_began(heard: Heard, runner: str) -> str | None:
     """Why there should have been a session, though there was none; None where there need not have been one."""
-    if heard.blind:
+    if heard.blind or heard.suites:  # a runner of another kind began instead
         return None
     commands = (command for command in heard.commands if _STARTED_AS[runner].search(_program(command)))
     command = next(commands, None)
