@@ -106,3 +106,20 @@ def test_recipes_are_built_and_a_failure_does_not_stop_the_others(
 
     assert 0 == images(tmp_path, "build", str(recipes), "--only", "good", "--json")
     assert lines["good"]["image"] == json.loads(capsys.readouterr().out)["image"]
+
+
+def test_what_cannot_be_exported_is_refused_before_it_is_built(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Recipes on the host's programs, and a name with a tag, which several images would share."""
+    source = {"kind": "sdist", "file": "a-1.tar.gz", "sha256": "0" * 64}
+    row = {"instance_id": "demo-1", "python": "3", "source": source, "install": [], "test_cmd": "true"}
+    recipes = tmp_path / "recipes.jsonl"
+    recipes.write_text(json.dumps(row))
+    export = ("build", str(recipes), "--export", str(tmp_path / "out"))
+
+    assert 2 == images(tmp_path, *export)
+    assert "demo-1 first, and cannot be exported; make a base" in capsys.readouterr().err
+    assert 2 == images(tmp_path, *export, "--base", "sha256:" + "0" * 64, "--name", "registry.example:5000/a:1")
+    assert "leave tag and digest out" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
+from contextlib import AbstractAsyncContextManager
 from importlib.resources import files
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 import yaml
 
 from sandbox.config import KubernetesConfig
-from sandbox.kube.guard import Proof, denies_egress, guards_ingress
+from sandbox.errors import ProviderUnavailable
+from sandbox.kube.api import Api
+from sandbox.kube.box import KubeSandbox
+from sandbox.kube.guard import Guard, Proof, denies_egress, guards_ingress
 from sandbox.kube.janitor import Marked, ownerless
 from sandbox.kube.lease import Lease, parse_lease
 from sandbox.kube.manifest import EGRESS_LABEL, SANDBOX_LABEL, WORKER_LABEL
+from sandbox.spec import SandboxSpec
 
 CANARY = ("10.0.0.1", 443)
 
@@ -85,6 +92,37 @@ def test_a_guard_holds_only_if_all_three_looks_say_so(proof: Proof, words: str |
 
     assert (words is None) == (complaint is None)
     assert words is None or words in str(complaint)
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("server", ["https://127.0.0.1:6443", "https://localhost:6443", "https://[::1]:6443"])
+async def test_a_loopback_server_is_no_canary(server: str) -> None:
+    """A pod's loopback is its own: without `canary` such a cluster is refused, with the setting that mends it."""
+    api, config = cast("Api", SimpleNamespace(server=server)), KubernetesConfig()
+
+    with pytest.raises(ProviderUnavailable, match="set `canary`"):
+        await Guard(api, config, no_sandbox).canary()
+
+    given = config.model_copy(update={"canary": CANARY})
+    assert CANARY == await Guard(api, given, no_sandbox).canary()
+
+
+@pytest.mark.anyio
+async def test_the_canary_is_an_address_and_never_a_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A denied pod without DNS would prove nothing about addresses, so the worker looks the name up."""
+
+    async def found(self: object, host: str, port: int, **_: object) -> list[tuple[object, ...]]:
+        assert "api.example" == host
+        return [(0, 0, 0, "", ("2001:db8::1", port, 0, 0)), (0, 0, 0, "", ("203.0.113.7", port))]
+
+    monkeypatch.setattr(type(asyncio.get_running_loop()), "getaddrinfo", found)
+    api = cast("Api", SimpleNamespace(server="https://api.example"))
+
+    assert ("203.0.113.7", 443) == await Guard(api, KubernetesConfig(), no_sandbox).canary()
+
+
+def no_sandbox(_: SandboxSpec) -> AbstractAsyncContextManager[KubeSandbox]:
+    raise AssertionError("no sandbox is needed to find the canary")
 
 
 def lease(name: str, renewed_at: float | None) -> Lease:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from sandbox.errors import ImageError
-from sandbox.local.export import export_image
+from sandbox.local.export import export_image, export_images
 from sandbox.local.stack import is_opaque
 from sandbox.local.store import ImageStore
 from tests.sandbox.local.images_by_hand import entry, folder, hard_link, listing, symlink, tar_of, write_layout
@@ -95,3 +95,36 @@ def test_a_failed_export_leaves_no_file(store: ImageStore, tmp_path: Path) -> No
         export_image(store, store.list()[0].digest, tmp_path / "nowhere/x.tar")
 
     assert {"store", "layout"} == {path.name for path in tmp_path.iterdir()}
+
+
+def test_an_image_without_a_tag_is_loaded_under_its_digest(store: ImageStore, tmp_path: Path) -> None:
+    """What the archive calls the image is what a pod has to say; a registry's port is no tag."""
+    digest = store.list()[0].digest
+    loaded: dict[str | None, str] = {}
+    for name in (None, "registry.example:5000/team/task", "registry.example:5000/team/task:2"):
+        exported = export_image(store, digest, tmp_path / "image.tar", name=name)
+        with tarfile.open(exported.path) as tar:
+            index = json.loads(tar.extractfile("index.json").read())  # type: ignore[union-attr]
+        loaded[name] = index["manifests"][0]["annotations"]["io.containerd.image.name"]
+        assert f"{name or 'localhost/sandman-grader'}".removesuffix(":2") + f"@{exported.digest}" == exported.reference
+
+    assert f"localhost/sandman-grader@{exported.digest}" == loaded[None]
+    assert f"registry.example:5000/team/task@{exported.digest}" == loaded["registry.example:5000/team/task"]
+    assert "registry.example:5000/team/task:2" == loaded["registry.example:5000/team/task:2"]
+
+
+def test_a_shared_layer_is_packed_once_and_is_the_same_in_both(store: ImageStore, tmp_path: Path) -> None:
+    """Images that are exported together name a common layer by one digest, so that a node stores it once."""
+    write_layout(tmp_path / "second", [LOW], env=["PATH=/bin"])
+    store.resolve(f"oci:{tmp_path / 'second'}")
+    archives = {image.digest: tmp_path / f"{number}.tar" for number, image in enumerate(store.list())}
+
+    exported = export_images(store, archives, name="registry.example/tasks")
+
+    layers: list[set[str]] = []
+    for one in exported.values():
+        with tarfile.open(one.path) as tar:
+            manifest = json.loads(tar.extractfile(f"blobs/sha256/{one.digest[7:]}").read())  # type: ignore[union-attr]
+        layers.append({layer["digest"] for layer in manifest["layers"]})
+    assert 1 == len(set.intersection(*layers))
+    assert {1, 2} == {len(each) for each in layers}
