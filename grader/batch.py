@@ -64,14 +64,14 @@ class Watcher(Protocol):
 class Stops:
     """What ends a batch before its last job."""
 
+    breaker: bool
+    """Stop when infrastructure fails too often (`grader.breaker`)."""
     fail_fast: bool = False
     """Stop at the first grading that is not resolved."""
-    breaker: bool = True
-    """Stop when infrastructure fails too often (`grader.breaker`)."""
 
 
-AT_THE_BREAKER = Stops()
-"""Stop for nothing but the breaker."""
+NEVER = Stops(breaker=False)
+"""Grade every job, whatever becomes of the others."""
 
 
 async def run_batch(
@@ -83,8 +83,8 @@ async def run_batch(
     concurrency: int,
     grading_timeout_s: float,
     code_revision: str,
-    dedupe: bool = True,
-    stops: Stops = AT_THE_BREAKER,
+    dedupe: bool = False,
+    stops: Stops = NEVER,
     load_per_core: Callable[[], float | None] = lambda: None,
 ) -> str | None:
     """Grade `jobs`, at most `concurrency` at once and fewer while the place is saturated, and record each as it ends.

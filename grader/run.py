@@ -17,7 +17,7 @@ from typing import Protocol
 
 import anyio
 
-from grader.batch import AT_THE_BREAKER, Job, Stops, as_graded_for, machine_load, no_verdict, run_batch
+from grader.batch import NEVER, Job, Stops, as_graded_for, machine_load, no_verdict, run_batch
 from grader.campaign import Campaign
 from grader.ledger import Key, Ledger, Start, create_or_resume, key_of, run_directory
 from grader.pace import Reading
@@ -70,8 +70,8 @@ async def run_campaign(
     code_revision: str,
     progress: Callable[[int, int], Progress],
     emit: Callable[[Grading], None] | None,
-    dedupe: bool = True,
-    stops: Stops = AT_THE_BREAKER,
+    dedupe: bool = False,
+    stops: Stops = NEVER,
 ) -> Finished:
     """Grade what `plan` asks for and the run does not have yet, and record each grading as it ends.
 

@@ -17,7 +17,7 @@ import dataclasses
 import difflib
 import itertools
 import math
-from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -37,7 +37,7 @@ from grader.ledger import Expected, Key, Ledger, Row, Start, create_or_resume, k
 from grader.plan import Plan, key, make_plan, on_image
 from grader.record import Grading, Submission
 from grader.revision import code_revision
-from grader.run import Grounds, OpenGrounds
+from grader.run import NOT_BUILT, Grounds, OpenGrounds
 from grader.verdict import Cause, Outcome
 from sandbox.errors import SandboxError
 from tasksets.images import Recipe
@@ -213,6 +213,8 @@ class _Desk:
     recipes: dict[str, Recipe]
     expected: dict[str, Expected]
     """By task, as the ledger keeps it, but for the patch."""
+    refused: Mapping[str, str]
+    """By task, why the campaign's admission file does not admit it."""
     revision: str
     ended: MemoryObjectSendStream[Grading]
     remembered: dict[_Wanted, Score] = field(default_factory=dict)
@@ -230,10 +232,14 @@ class _Desk:
         return self.tasks[task_id]
 
     async def graded(self, wanted: _Wanted, job: Job, slots: anyio.CapacityLimiter) -> Score:
+        if (why := self.refused.get(job.task.task_id)) is not None:
+            grading = no_verdict(job, Cause.TASK_REFUSED, f"not admitted: {why}", self.revision)
+            self._keep(wanted, job, grading)
+            return _score(grading)
         try:
             job = await self._on_its_image(job)
         except SandboxError as error:
-            reason = f"the task's image was not built: {error}"
+            reason = f"{NOT_BUILT}: {error}"
             grading = no_verdict(job, Cause.INFRASTRUCTURE, reason, self.revision)
         else:
             async with slots:
@@ -310,6 +316,7 @@ async def _open(
         tasks={job.task.task_id: job.task for job in plan.jobs},
         recipes=dict(plan.recipes),
         expected={expected.key.task_id: expected for expected in plan.asked()},
+        refused=plan.refused,
         revision=revision,
         ended=send,
     )

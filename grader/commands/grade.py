@@ -147,7 +147,7 @@ def _run(campaign: Campaign, *, as_json: bool, dedupe: bool, fail_fast: bool) ->
             progress=partial(Progress, sys.stderr),
             emit=print_line if as_json else None,
             dedupe=dedupe,
-            stops=Stops(fail_fast=fail_fast),
+            stops=Stops(breaker=True, fail_fast=fail_fast),
         )
     )
     keys = [key(job) for job in plan.jobs]

@@ -188,7 +188,7 @@ async def test_the_same_patch_is_graded_once_and_each_submission_has_its_row(tmp
         return grading(job.task.task_id, model=job.submission.model_name_or_path, patch=job.submission.patch)
 
     with opened(tmp_path / "r") as ledger:
-        await run(some, ledger, Watcher(), grade=grade)
+        await run(some, ledger, Watcher(), grade=grade, dedupe=True)
         found = {(g.task_id, g.model_name_or_path): g for g in ledger.gradings()}
 
     assert ["0a", "0c", "1a"] == sorted(begun)
@@ -200,7 +200,7 @@ async def test_the_same_patch_is_graded_once_and_each_submission_has_its_row(tmp
     )
     assert ["graded_once"] == [flag.split(":")[0] for flag in found["0", "b"].flags]
     with opened(tmp_path / "all") as ledger:
-        await run(some, ledger, Watcher(), grade=grade, dedupe=False)
+        await run(some, ledger, Watcher(), grade=grade)
         assert [()] * 4 == [g.flags for g in ledger.gradings()]
 
 
@@ -216,7 +216,7 @@ async def test_infrastructure_that_keeps_failing_stops_the_batch(tmp_path: Path)
         return grading(str(number), Outcome.NO_VERDICT if number >= 10 else Outcome.RESOLVED, reasons=("no nodes",))
 
     with opened(tmp_path / "r") as ledger:
-        why = await stopped(jobs(1000), ledger, watcher, grade=grade)
+        why = await stopped(jobs(1000), ledger, watcher, grade=grade, stops=Stops(breaker=True))
         ended = len(list(ledger.gradings()))
 
     assert why is not None and "no nodes" in why
@@ -232,7 +232,9 @@ async def test_fail_fast_stops_at_the_first_that_is_not_resolved(tmp_path: Path)
         return grading(job.task.task_id, Outcome.UNRESOLVED if job.task.task_id == "5" else Outcome.RESOLVED)
 
     with opened(tmp_path / "r") as ledger:
-        why = await stopped(jobs(50), ledger, Watcher(), grade=grade, concurrency=1, stops=Stops(fail_fast=True))
+        why = await stopped(
+            jobs(50), ledger, Watcher(), grade=grade, concurrency=1, stops=Stops(breaker=True, fail_fast=True)
+        )
         assert why is not None and "not resolved, 5" in why
         assert [str(n) for n in range(6)] == [g.task_id for g in ledger.gradings()]
     with opened(tmp_path / "all") as ledger:

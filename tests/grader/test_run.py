@@ -232,17 +232,17 @@ def predictions(directory: Path, *models: str) -> Path:
 
 
 async def test_a_patch_that_an_earlier_start_graded_is_not_graded_again(tmp_path: Path) -> None:
-    """Another model's same patch, asked for later, gets the verdict that is there; `dedupe=False` grades it."""
+    """Another model's same patch, asked for later, gets the verdict that is there; without `dedupe` it is graded."""
     told: list[Grading] = []
     await run(campaign(tmp_path, patches=str(predictions(tmp_path, "a"))), Grounds())
     finished = await run(
-        campaign(tmp_path, patches=str(predictions(tmp_path, "a", "b"))), grounds := Grounds(), told.append
+        campaign(tmp_path, patches=str(predictions(tmp_path, "a", "b"))), grounds := Grounds(), told.append, dedupe=True
     )
 
     assert ([], 2) == (grounds.graded, finished.asked.outcomes[Outcome.RESOLVED])
     assert ["a", "b"] == [g.model_name_or_path for g in told]
     again = campaign(tmp_path, patches=str(predictions(tmp_path, "c")))
-    await run(again, grounds := Grounds(), dedupe=False)
+    await run(again, grounds := Grounds())
     assert ["c"] == [job.submission.model_name_or_path for job in grounds.graded]
 
 
@@ -250,7 +250,7 @@ async def test_one_patch_with_two_verdicts_is_a_contradiction_whoever_submitted_
     """Without deduplication a flaky task shows, between models too; both rows are kept and the patch is listed."""
     await run(campaign(tmp_path, patches=str(predictions(tmp_path, "a"))), Grounds())
     flaky = Grounds(outcomes={"demo__one-1": Outcome.UNRESOLVED})
-    await run(campaign(tmp_path, patches=str(predictions(tmp_path, "b"))), flaky, dedupe=False)
+    await run(campaign(tmp_path, patches=str(predictions(tmp_path, "b"))), flaky)
 
     with read_only(run_directory(tmp_path / "runs", "r")) as ledger:
         assert [("resolved", "unresolved")] == [found.outcomes for found in ledger.contradictions()]
@@ -263,7 +263,7 @@ async def test_broken_infrastructure_stops_the_run_and_the_same_command_goes_on(
     many = {"taskset": str(write_lines(tmp_path / "many.jsonl", rows))}
     lost = {f"demo__many-{n}": Outcome.NO_VERDICT for n in range(15, 60)}
 
-    stopped = await run(campaign(tmp_path, **many), Grounds(outcomes=lost))
+    stopped = await run(campaign(tmp_path, **many), Grounds(outcomes=lost), stops=Stops(breaker=True))
     resumed = await run(campaign(tmp_path, **many), grounds := Grounds())
 
     assert 4 == exit_status(stopped)
@@ -276,7 +276,7 @@ async def test_broken_infrastructure_stops_the_run_and_the_same_command_goes_on(
 async def test_fail_fast_leaves_the_rest_for_the_next_start(tmp_path: Path) -> None:
     """A run that stopped at what is not resolved has status 3, says so, and goes on without the flag."""
     wrong, one = Grounds(outcomes={"demo__one-2": Outcome.UNRESOLVED}), {"limits": {"concurrency": 1}}
-    finished = await run(campaign(tmp_path, **one), wrong, stops=Stops(fail_fast=True))
+    finished = await run(campaign(tmp_path, **one), wrong, stops=Stops(breaker=True, fail_fast=True))
 
     assert (3, 3) == (exit_status(finished), finished.run.not_run)
     assert "demo__one-2" in (finished.stopped_because or "")

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 import anyio
 import pytest
 
+from grader.campaign import Campaign
 from grader.errors import UsageError
 from grader.ledger import read_only, run_directory
+from grader.plan import Plan, make_plan
 from grader.scorer import Scorer, ScorerClosed, open_scorer
 from grader.verdict import Cause, Outcome
 from tests.grader.groups import KILLED, REWARDS, TASK, Toy, make_toy
@@ -190,3 +193,19 @@ async def test_a_task_that_cannot_be_graded_is_not_worth_another_sample(tmp_path
         group = await scorer.score_group(TASK, toy.patches()[:1])
     (again,) = group.resample()
     assert (Cause.CONDITIONS_CONTRADICTED, False) == (again.cause, again.worthwhile)
+
+
+async def test_a_task_that_preflight_did_not_admit_has_no_reward(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The campaign's admission file holds for training too: nothing is run, and no other sample is asked for."""
+    toy = make_toy(tmp_path)
+
+    def unadmitted(campaign: Campaign) -> Plan:
+        return dataclasses.replace(make_plan(campaign), refused={TASK: "admission.jsonl says flaky"})
+
+    monkeypatch.setattr("grader.scorer.make_plan", unadmitted)
+    async with open_scorer(toy.campaign, grounds=toy.grounds) as scorer:
+        (again,) = (await scorer.score_group(TASK, toy.patches()[:1])).resample()
+    assert (Cause.TASK_REFUSED, False, 0) == (again.cause, again.worthwhile, toy.made)
+    assert "says flaky" in again.why
