@@ -3,6 +3,9 @@
 Requests that change the cluster answer with a value that says what is known, since "not known" is the common case that
 ownership lives on: a 5xx, a broken connection and a time-out leave the outcome of a create or delete unknown. Reads
 that somebody waits for raise `ApiFailure`. Nothing here is retried, but once for a credential that was read anew.
+
+What is asked for each pod goes through a lane of bounded width, which its caller takes before the request is made: so
+a request's time-out never runs while it waits for thousands of others, and a lease is renewed beside them.
 """
 
 from __future__ import annotations
@@ -17,7 +20,8 @@ from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import quote, urlencode
+from urllib.parse import quote, urlencode, urlsplit
+from urllib.request import getproxies, proxy_bypass
 
 from sandbox.config import KubernetesConfig
 from sandbox.errors import ProviderUnavailable
@@ -29,8 +33,10 @@ if TYPE_CHECKING:
 SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 REQUEST_S = 30.0
 CONNECT_S = 10.0
-POOL = 64
-"""Connections at once."""
+LANE = 64
+"""Requests for single pods at once."""
+BESIDE = 16
+"""Connections for all else: lists, watches, leases, explanations."""
 
 _RELOAD_PAUSE_S = 5.0
 
@@ -123,6 +129,8 @@ class Api:
         self.namespace = namespace
         self._config = config
         self._client = client
+        self.lane = asyncio.Semaphore(LANE)
+        """Hold it around `create_pod`, `read_pod` and `delete_pod`."""
         self._reload = asyncio.Lock()
         self._reloaded_at = time.monotonic()
         self._server_ahead_s = 0.0
@@ -301,8 +309,11 @@ async def open_api(config: KubernetesConfig) -> AsyncIterator[Api]:
             "the Kubernetes client is not installed: pip install 'sandman-grader[kubernetes]'", missing="kubernetes"
         ) from error
     configuration = Configuration()
-    configuration.connection_pool_maxsize = POOL
     namespace = await _load(config, configuration)
+    configuration.connection_pool_maxsize = LANE + BESIDE
+    configuration.proxy = configuration.proxy or _proxy_of_the_environment(str(configuration.host))
+    # Trusting the environment looks up .netrc in a thread at each request, for a server that takes no such login.
+    configuration.client_session_kwargs = {"trust_env": False}
     async with ApiClient(configuration) as client:
         yield Api(config, client, config.namespace or namespace or "default")
 
@@ -327,6 +338,14 @@ async def _load(config: KubernetesConfig, configuration: Any) -> str | None:
             f"no way to a cluster: {error}; set `kubeconfig` in the provider's config or $KUBECONFIG to a file that "
             "`kubectl` works with"
         ) from error
+
+
+def _proxy_of_the_environment(server: str) -> str | None:
+    """As `HTTPS_PROXY` and `NO_PROXY` say."""
+    parts = urlsplit(server)
+    if not parts.hostname or proxy_bypass(parts.hostname):
+        return None
+    return getproxies().get(parts.scheme)
 
 
 def _read_if_there(file: Path) -> str | None:

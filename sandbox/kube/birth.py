@@ -39,6 +39,7 @@ async def be_stored(owner: Owner, permit: Permit) -> None:
         answer = owner.answer
         if _is_stored(owner):
             permit.accepted()
+            owner.stored()
             return
         match answer:
             case Rejected(failure):
@@ -52,6 +53,7 @@ async def be_stored(owner: Owner, permit: Permit) -> None:
         if not isinstance(answer, Throttled):
             await _looked_for(owner)
             if _is_stored(owner):
+                owner.stored()
                 return
         await permit.again()
 
@@ -109,7 +111,7 @@ async def _news(owner: Owner, timeout_s: float) -> None:
     """Until something is heard of the pod; a watch that is silent is not trusted."""
     with anyio.move_on_after(timeout_s) as waiting:
         await owner.change()
-    if waiting.cancelled_caught:
+    if waiting.cancelled_caught and not owner.watched():
         await owner.refresh()
 
 

@@ -44,6 +44,7 @@ class Owner:
         *,
         grace_s: int,
         spawn: Spawn,
+        watched: Callable[[], bool],
         on_send: Callable[[], None],
         on_closed: Callable[[Owner], None],
     ) -> None:
@@ -62,6 +63,7 @@ class Owner:
         self._manifest = manifest
         self._grace_s = grace_s
         self._spawn = spawn
+        self._watched = watched
         self._on_send = on_send
         self._on_closed = on_closed
         self._timer: asyncio.TimerHandle | None = None
@@ -88,17 +90,22 @@ class Owner:
                 case rules.WakeAt(at):
                     wake_at.append(at)
         self._wake_at(min(wake_at) if wake_at else None)
-        changed, self._changed = self._changed, anyio.Event()
-        changed.set()
+        self._tell_of_change()
         if self.claim.closed and not self._closed:
             self._closed = True
-            self._manifest = {}
             self._on_closed(self)
+
+    def stored(self) -> None:
+        """The create needs not be sent again."""
+        self._manifest = {}
 
     def on_pod(self, pod: Pod) -> None:
         """News of a pod of our name."""
         self._note(pod)
-        self.tell(rules.Seen(pod.uid, pod.nonce))
+        if pod.uid == self.claim.uid and not self.claim.sending:  # nothing new to the rules
+            self._tell_of_change()
+        else:
+            self.tell(rules.Seen(pod.uid, pod.nonce))
 
     def on_gone(self, pod: Pod) -> None:
         """The pod with this UID is no more."""
@@ -113,10 +120,16 @@ class Owner:
         if self.pod is not None and self.claim.uid != self.pod.uid:
             self.pod_gone = True
 
+    def watched(self) -> bool:
+        """Whether news of the pod will come by themselves."""
+        return self._watched()
+
     async def refresh(self) -> None:
         """Look at the pod now, for who does not trust the watch alone."""
-        asked_at = time.monotonic()
-        match await self._api.read_pod(self.claim.name):
+        async with self._api.lane:
+            asked_at = time.monotonic()
+            answer = await self._api.read_pod(self.claim.name)
+        match answer:
             case Found(pod):
                 self.on_pod(pod)
             case Absent():
@@ -129,6 +142,10 @@ class Owner:
         self._wake_at(None)
         self._spawn = lambda work: work.close()
 
+    def _tell_of_change(self) -> None:
+        changed, self._changed = self._changed, anyio.Event()
+        changed.set()
+
     def _note(self, pod: Pod) -> None:
         """Keep what is newest. Old news of an earlier pod of ours do not hide the one in use."""
         if pod.nonce != self.claim.nonce or pod.uid in self.claim.gone:
@@ -137,11 +154,12 @@ class Owner:
         self.pod = pod
 
     async def _send(self) -> None:
-        if not self.claim.wanted:  # given up between the word and the deed: nothing is sent
-            self.tell(rules.WasRefused())
-            return
-        self._on_send()
-        self.answer = await self._api.create_pod(self._manifest)
+        async with self._api.lane:
+            if not self.claim.wanted:  # given up between the word and the deed: nothing is sent
+                self.tell(rules.WasRefused())
+                return
+            self._on_send()
+            self.answer = await self._api.create_pod(self._manifest)
         match self.answer:
             case Created(pod):
                 if self.pod is None or self.pod.uid != pod.uid:
@@ -155,8 +173,12 @@ class Owner:
                 self.tell(rules.CreateUnknown(answered=is_over))
 
     async def _read(self) -> None:
-        asked_at = time.monotonic()
-        answer = await self._api.read_pod(self.claim.name)
+        if not self.claim.doubts and self._watched():  # after an accepted delete: its end will be told
+            self.tell(rules.ReadFailed())
+            return
+        async with self._api.lane:
+            asked_at = time.monotonic()
+            answer = await self._api.read_pod(self.claim.name)
         self.looks += 1
         match answer:
             case Found(pod):
@@ -168,7 +190,8 @@ class Owner:
                 self.tell(rules.ReadFailed())
 
     async def _delete(self, uid: str) -> None:
-        answer = await self._api.delete_pod(self.claim.name, uid, grace_s=self._grace_s)
+        async with self._api.lane:
+            answer = await self._api.delete_pod(self.claim.name, uid, grace_s=self._grace_s)
         match answer:
             case DeleteAccepted():
                 self.tell(rules.DeleteEnded(uid, "accepted"))

@@ -30,8 +30,9 @@ of the store may not be."""
 
 FIRST_RETRY_S = 0.1
 LONGEST_RETRY_S = 10.0
-LOOK_S = 5.0
-"""How often an accepted delete is looked after, where no watch tells of its end."""
+FIRST_LOOK_S = 5.0
+LONGEST_LOOK_S = 60.0
+"""An accepted delete is looked after, less and less often, in case no watch tells of its end."""
 
 
 # -- what happens ------------------------------------------------------------------------------------------------------
@@ -353,7 +354,7 @@ def _asked_to_go(claim: Claim, event: DeleteEnded, now: float) -> Claim:
         if pod.uid != event.uid:
             return pod
         if event.outcome == "accepted":
-            return replace(pod, deleting=False, accepted=True, retry_at=now + LOOK_S, tries=0)
+            return replace(pod, deleting=False, accepted=True, retry_at=now + FIRST_LOOK_S, tries=0)
         return replace(pod, deleting=False, retry_at=now + _delay_s(pod.tries), tries=pod.tries + 1)
 
     return replace(claim, owned=tuple(after(pod) for pod in claim.owned))
@@ -361,12 +362,17 @@ def _asked_to_go(claim: Claim, event: DeleteEnded, now: float) -> Claim:
 
 def _later(claim: Claim, now: float) -> Claim:
     """Look again, later and later, but not later than the end of the doubt: at the name, and after accepted deletes."""
-    owned = tuple(replace(pod, retry_at=now + LOOK_S) if pod.accepted else pod for pod in claim.owned)
+    owned = tuple(_looked_after(pod, now) if pod.accepted else pod for pod in claim.owned)
     retry_at = now + _delay_s(claim.tries)
     doubtless_at = max(claim.doubts, default=0.0)
     if now < doubtless_at < retry_at:
         retry_at = doubtless_at
     return replace(claim, owned=owned, retry_at=retry_at, tries=claim.tries + 1)
+
+
+def _looked_after(pod: Owned, now: float) -> Owned:
+    tries = pod.tries + 1
+    return replace(pod, retry_at=now + min(LONGEST_LOOK_S, FIRST_LOOK_S * 2.0 ** min(tries, 16)), tries=tries)
 
 
 def _delay_s(tries: int) -> float:

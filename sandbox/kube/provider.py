@@ -38,7 +38,7 @@ from sandbox.kube.manifest import BOOT_KEY, PREFIX, RUN_LABEL, Mark, config_map,
 from sandbox.kube.owner import Owner
 from sandbox.kube.snapshot import Pod
 from sandbox.kube.ticket import PodTicket
-from sandbox.kube.watch import follow
+from sandbox.kube.watch import Watch
 from sandbox.log import Log
 from sandbox.pacing import Pacer, PacerLimits, Permit
 from sandbox.spec import Identity, PhaseTimes, SandboxSpec
@@ -49,6 +49,8 @@ CLOSE_TIMEOUT_S = 120.0
 EXPLAIN_S = 3.0
 """How long the way to a sandbox is broken before its pod is asked, rather than waited for."""
 PULL_WORTH_ASKING_S = 2.0
+PULLS_ASKED_AT_ONCE = 4
+"""Events are costly to a server, and how long a pull took is told for the curious: of many at once it stays unknown."""
 
 
 class KubernetesProvider:
@@ -67,6 +69,7 @@ class KubernetesProvider:
         self._background: set[asyncio.Task[None]] = set()
         self._owners: dict[str, Owner] = {}
         self._permits: dict[str, Permit] = {}
+        self._pulls_asked = 0
         self._none_left = asyncio.Event()
         self._none_left.set()
         self._log = Log("sandbox.kube")
@@ -97,7 +100,8 @@ class KubernetesProvider:
             raise
         self._open = True
         self._guard = Guard(self._api, self.config, self._probe_sandbox)
-        self._spawn(self._background, follow(self._api, f"{RUN_LABEL}={self.run_id}", self), "watch")
+        self._watch = Watch(self._api, f"{RUN_LABEL}={self.run_id}", self)
+        self._spawn(self._background, self._watch.follow(), "watch")
         self._spawn(self._background, self._lease.renew(), "lease")
         self._spawn(self._background, self._sweep(), "janitor")
         return self
@@ -178,20 +182,13 @@ class KubernetesProvider:
         client: ExecdClient | None = None
         try:
             with ticket.creating:
-                token = secrets.token_urlsafe(32)
-                mark = Mark(ticket.sandbox_id, secrets.token_hex(16), self.run_id, self.lease_name)
-                manifest = pod(
-                    ticket.spec,
-                    self.config,
-                    mark,
-                    token_sha256=hashlib.sha256(token.encode()).hexdigest(),
-                    config_map=self._config_map,
-                )
                 ticket.clock.enter("queue")
+                image_ref(ticket.spec.image, self.config.images)  # what will be refused need not queue
                 key = _key(ticket.spec)
                 ticket.turn = self._pacer.ask(key)
                 permit = await self._pacer.acquire(key, timeout_s=math.inf, turn=ticket.turn)
-                owner = self._own(mark, manifest, permit)
+                token = secrets.token_urlsafe(32)
+                owner = self._own(ticket, token, permit)
                 await birth.be_stored(owner, permit)
                 running = await birth.run(ticket, owner, self._api, self.config)
                 client = self._client(ticket, owner, running, token)
@@ -215,13 +212,17 @@ class KubernetesProvider:
                 with contextlib.suppress(Exception):
                     await client.aclose()
 
-    def _own(self, mark: Mark, manifest: dict[str, Any], permit: Permit) -> Owner:
+    def _own(self, ticket: PodTicket, token: str, permit: Permit) -> Owner:
+        mark = Mark(ticket.sandbox_id, secrets.token_hex(16), self.run_id, self.lease_name)
+        token_sha256 = hashlib.sha256(token.encode()).hexdigest()
+        manifest = pod(ticket.spec, self.config, mark, token_sha256=token_sha256, config_map=self._config_map)
         owner = Owner(
             self._api,
             rules.Claim(mark.name, mark.nonce),
             manifest,
             grace_s=self.config.grace_s,
             spawn=lambda work: self._spawn(self._requests, work, f"request for {mark.name}"),
+            watched=self._watch.tells,
             on_send=permit.sent,
             on_closed=self._disown,
         )
@@ -267,10 +268,8 @@ class KubernetesProvider:
             ) from error
         ticket.clock.enter(None)
         phases = ticket.clock.times()
-        if start_s >= PULL_WORTH_ASKING_S and phases.pull_s is None:
-            pulled_s = pull_seconds(await self._api.pod_events(running.uid))
-            if pulled_s is not None:
-                phases = _with_pull(phases, min(pulled_s, start_s))
+        if start_s >= PULL_WORTH_ASKING_S and phases.pull_s is None and self._pulls_asked < PULLS_ASKED_AT_ONCE:
+            phases = _with_pull(phases, await self._pull_s(running.uid), start_s)
         image = image_ref(ticket.spec.image, self.config.images)
         identity = Identity(
             sandbox_id=ticket.sandbox_id,
@@ -292,6 +291,13 @@ class KubernetesProvider:
             address=(running.ip or "", self.config.port),
             ended_because=lambda: "released" if ticket.released.is_set() else None,
         )
+
+    async def _pull_s(self, uid: str) -> float | None:
+        self._pulls_asked += 1
+        try:
+            return pull_seconds(await self._api.pod_events(uid))
+        finally:
+            self._pulls_asked -= 1
 
     async def _ending(self, ticket: PodTicket, owner: Owner, uid: str) -> Ending | None:
         """Why the pod with this UID is over, from the server, asked when the watch tells nothing in time. None: it is
@@ -395,6 +401,9 @@ def _key(spec: SandboxSpec) -> str:
     return spec.labels.get("caller") or spec.labels.get("run") or ""
 
 
-def _with_pull(phases: PhaseTimes, pulled_s: float) -> PhaseTimes:
-    """The pull told apart from the start."""
+def _with_pull(phases: PhaseTimes, pulled_s: float | None, start_s: float) -> PhaseTimes:
+    """The pull told apart from the start, where it is known."""
+    if pulled_s is None:
+        return phases
+    pulled_s = min(pulled_s, start_s)
     return replace(phases, pull_s=pulled_s, start_s=max(0.0, (phases.start_s or 0.0) - pulled_s))

@@ -7,6 +7,7 @@ side only is given up a little later.
 
 from __future__ import annotations
 
+import math
 import random
 import time
 from collections.abc import Sequence
@@ -20,6 +21,8 @@ from sandbox.kube.snapshot import Pod
 from sandbox.log import Log
 
 WATCH_S = (20.0, 30.0)
+SILENT_S = 10.0
+"""A watch that has told of nothing for so long may be dead on one side."""
 FIRST_PAUSE_S = 0.1
 LONGEST_PAUSE_S = 5.0
 
@@ -37,38 +40,52 @@ class Listener(Protocol):
         """The pod with this UID is no more; `pod` is its last state."""
 
 
-async def follow(api: Api, selector: str, listener: Listener) -> None:
-    """Tell `listener` of all pods that match, until cancelled. Trouble with the server is outlasted."""
-    log = Log("sandbox.kube.watch")
-    version: str | None = None
-    pause_s = FIRST_PAUSE_S
-    while True:
-        try:
-            if version is None:
-                asked_at = time.monotonic()
-                pods, version = await api.list_pods(selector)
-                listener.on_list(pods, asked_at)
-            version = await _watch_once(api, selector, version, listener)
-            pause_s = FIRST_PAUSE_S
-        except ApiFailure as failure:
-            if failure.status == 410 or (failure.status == 0 and failure.reason == "Garbled"):
-                version = None
-            log.info("watch begins again", after=str(failure), pause_s=round(pause_s, 2))
-            await anyio.sleep(failure.retry_after_s or pause_s * random.uniform(0.5, 1.0))
-            pause_s = min(LONGEST_PAUSE_S, pause_s * 2)
+class Watch:
+    """Of the pods that match `selector`."""
 
+    def __init__(self, api: Api, selector: str, listener: Listener) -> None:
+        self._api = api
+        self._selector = selector
+        self._listener = listener
+        self._heard_at = -math.inf
+        self._log = Log("sandbox.kube.watch")
 
-async def _watch_once(api: Api, selector: str, version: str, listener: Listener) -> str | None:
-    """One watch, to its end. Where the next goes on from; None: from a list. Raises `ApiFailure`."""
-    last: str | None = version
-    timeout_s = random.uniform(*WATCH_S)
-    async with aclosing(api.watch_pods(selector, version, timeout_s=timeout_s)) as events:
-        async for event in events:
-            if event.kind == "error":
-                raise ApiFailure("watch pods", event.code or 500, "ERROR", "the watch ended with an error")
-            last = event.version or last
-            if event.pod is not None and event.kind == "deleted":
-                listener.on_gone(event.pod)
-            elif event.pod is not None:
-                listener.on_pod(event.pod)
-    return last
+    def tells(self) -> bool:
+        """Whether it has told of anything lately: then whatever happens to a pod will be heard here, and nobody need
+        ask for it."""
+        return time.monotonic() - self._heard_at < SILENT_S
+
+    async def follow(self) -> None:
+        """Tell the listener, until cancelled. Trouble with the server is outlasted."""
+        version: str | None = None
+        pause_s = FIRST_PAUSE_S
+        while True:
+            try:
+                if version is None:
+                    asked_at = time.monotonic()
+                    pods, version = await self._api.list_pods(self._selector)
+                    self._listener.on_list(pods, asked_at)
+                version = await self._once(version)
+                pause_s = FIRST_PAUSE_S
+            except ApiFailure as failure:
+                if failure.status == 410 or (failure.status == 0 and failure.reason == "Garbled"):
+                    version = None
+                self._log.info("watch begins again", after=str(failure), pause_s=round(pause_s, 2))
+                await anyio.sleep(failure.retry_after_s or pause_s * random.uniform(0.5, 1.0))
+                pause_s = min(LONGEST_PAUSE_S, pause_s * 2)
+
+    async def _once(self, version: str) -> str | None:
+        """One watch, to its end. Where the next goes on from; None: from a list. Raises `ApiFailure`."""
+        last: str | None = version
+        timeout_s = random.uniform(*WATCH_S)
+        async with aclosing(self._api.watch_pods(self._selector, version, timeout_s=timeout_s)) as events:
+            async for event in events:
+                if event.kind == "error":
+                    raise ApiFailure("watch pods", event.code or 500, "ERROR", "the watch ended with an error")
+                self._heard_at = time.monotonic()
+                last = event.version or last
+                if event.pod is not None and event.kind == "deleted":
+                    self._listener.on_gone(event.pod)
+                elif event.pod is not None:
+                    self._listener.on_pod(event.pod)
+        return last
