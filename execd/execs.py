@@ -81,6 +81,7 @@ class Exec:
         self.timeout_s = timeout_s
         self.output = Output(limit)
         self.started_at = None
+        self.looked_at = None
         self.timed_out = False
         self.cancelled = False
         self.result = None

@@ -10,6 +10,8 @@ from _signal import SIGCONT, SIGKILL, SIGSTOP
 PR_SET_DUMPABLE = 4
 PR_SET_CHILD_SUBREAPER = 36
 KILL_ROUNDS = 200
+ROUNDS_BEFORE_STROKE = 20
+SURE_ROUNDS = 3
 
 
 def prctl(option, value):
@@ -132,13 +134,20 @@ def kill_trees(find):
     """STOP and then KILL what `find()` gives, until it gives nothing new: what is stopped forks no more. Bounded.
 
     Whole process groups are stopped: the kernel does that at one stroke, which no chain of forks can outrun. Members
-    that are to live (a shell, its earlier jobs) are continued at the end.
+    that are to live (a shell, its earlier jobs) are continued at the end. A chain of which every link makes a group of
+    its own can outrun that, and slip through the lists of processes: nothing found counts when no pid was given out
+    meanwhile. Where that does not come, PID 1 of a namespace stops all that is in it, at one stroke, and looks then.
     """
-    stopped, groups = set(), set()
-    for _ in range(KILL_ROUNDS):
+    stopped, groups, halted = set(), set(), None
+    alone = os.getpid() == 1
+    for number in range(KILL_ROUNDS):
+        last_pid = _last_pid()
         new = find() - stopped
-        if not new:
+        if not new and (halted is not None or last_pid == _last_pid() or (not alone and number >= SURE_ROUNDS)):
             break
+        if alone and number >= ROUNDS_BEFORE_STROKE:
+            halted = _halted() if halted is None else halted
+            send_signal(-1, SIGSTOP)
         for pid, _start in new:
             fields = _stat_fields(pid)
             if fields is not None and fields[3] not in groups and fields[3] not in (0, os.getpgrp()):
@@ -149,6 +158,23 @@ def kill_trees(find):
     signal_all(stopped, SIGKILL)
     for group in groups:
         send_signal(-group, SIGCONT)
+    if halted is not None:
+        signal_all(descendants(os.getpid()) - halted, SIGCONT)
+
+
+def _last_pid():
+    """The pid that was given out last in this namespace; None when it cannot be read."""
+    try:
+        with open("/proc/loadavg", "rb") as stream:
+            return int(stream.read().split()[4])
+    except (OSError, ValueError, IndexError):
+        return None
+
+
+def _halted():
+    """{(pid, start tick)} of the processes that somebody else has stopped."""
+    everyone = descendants(os.getpid())
+    return {(pid, start) for pid, start in everyone if (_stat_fields(pid) or (b"",))[0] in (b"T", b"t")}
 
 
 def signal_all(processes, number):

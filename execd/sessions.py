@@ -9,6 +9,7 @@ from .shell import ABORT_SIGNAL, Shell
 
 GRACE_S = 0.5
 SWEEP_S = 0.02
+LOOK_S = 0.1
 MAX_WAITING = 64
 
 
@@ -102,13 +103,16 @@ class Session:
                 continue
             self._current = record
             self._old_processes = spared
-            record.started_at = time.monotonic()
+            record.started_at = record.looked_at = time.monotonic()
             self._deadline = self._host.loop.after(record.timeout_s, self._on_deadline)
 
     def on_output(self, data):
         """The shell's commands wrote something."""
         if self._current is not None:
             self._current.add_output(data)
+            if self._current.looked_at + LOOK_S < time.monotonic():
+                self._current.looked_at = time.monotonic()
+                self._shell.look()
 
     def on_report(self, status):
         """The shell reported the end of the command. One that was aborted ends when its last process has."""
@@ -128,6 +132,7 @@ class Session:
                 procs.kill_trees(self._command_processes)
             self._host.loop.after(SWEEP_S, lambda: self._kill_rest(shell, status, until))
             return
+        procs.kill_trees(self._command_processes)  # none was seen; this makes sure
         shell.drain()
         self._last_status = status
         self._finish(status, False)
@@ -193,6 +198,7 @@ class Session:
         """KILL the shell and everything below it except `spared`."""
         if self._shell is None:
             return
+        self._shell.look()
         pid = self._shell.pid
         shell = {procs.identity(pid)} - {None}
         procs.kill_trees(lambda: procs.descendants(pid, spared) | shell)

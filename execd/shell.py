@@ -232,6 +232,15 @@ class Shell:
             if poll.poll(10):
                 self._listen()
 
+    def look(self):
+        """Note in which directory bash is now: one that is killed does not tell it any more."""
+        try:
+            here = os.readlink(b"/proc/%d/cwd" % self.pid)
+            if self.directory is None or not os.path.samestat(os.stat(self.directory), os.stat(here)):
+                self.directory = here
+        except OSError:
+            pass  # it is gone, or not ours to look at, or its directory was deleted
+
     def _listen(self):
         """Take what bash has told, and listen to it again."""
         if self._later is not None:

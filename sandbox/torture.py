@@ -184,6 +184,18 @@ ENDS = (
         S("cd /; kill -9 $$", exit_code=137, restarted=True),
         S("pwd", b"/usr\n"),
     ),
+    _case(
+        "a killed shell leaves the directory in which it was seen",
+        S("cd /usr"),
+        S("cd /usr/bin; sleep 0.3; echo seen; sleep 0.3; kill -9 $$", exit_code=137, restarted=True),
+        S("pwd", b"/usr/bin\n"),
+    ),
+    _case(
+        "a shell that a time-out must kill leaves its directory",
+        S("f=$(mktemp -u); mkfifo $f; cd /usr; export KEPT=1"),
+        S("cd /usr/bin; : < $f", exit_code=None, restarted=True, timed_out=True, timeout_s=0.5),
+        S("echo $PWD $KEPT", b"/usr/bin 1\n"),
+    ),
     _case("output before exit is kept", S("echo last; exit 4", b"last\n", exit_code=4, restarted=True)),
     _case(
         "set -e ends the shell", S("set -e; false; echo no", b"", exit_code=1, restarted=True), S("echo on", b"on\n")
@@ -394,6 +406,32 @@ LIMITS = (
             within_s=60,
         ),
         S("sleep 0.2; jobs -r; ls /proc | grep -c '^[0-9]'", exit_code=None, within_s=5),
+    ),
+    _case(
+        "chains of forks that leave their session at each link",  # 4 at a time, 100,000 each
+        S("sleep 86 & p=$!; n=$RANDOM$RANDOM"),
+        S(
+            """for i in 1 2 3 4; do
+            if type perl; then
+                perl -MPOSIX -e '
+                    $SIG{TERM} = "IGNORE";
+                    for (1..100000) { fork and POSIX::_exit(0); POSIX::setsid() }
+                ' chain.$n &
+            else
+                python3 -I -S -c '
+import os, signal
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+for _ in range(100000):
+    os.fork() and os._exit(0)
+    os.setsid()' chain.$n &
+            fi; done > /dev/null; sleep 60""",
+            exit_code=None,
+            timed_out=True,
+            timeout_s=1.0,
+            within_s=30,
+        ),
+        S('sleep 0.3; pgrep -fc "chai[n].$n"; kill -0 $p && kill $p && echo on', b"0\non\n", within_s=10),
+        needs_isolation=True,
     ),
     _case(
         "a fork bomb of eight generations",  # bounded by itself: root is exempt from `ulimit -u`
