@@ -24,6 +24,8 @@ from anyio import move_on_after, to_thread
 
 from grader import apply, channel, conditions, probe, reward, suite, tamper
 from grader.campaign import Conditions, Limits, RewardPolicy
+from grader.conditions import Observed, Promises
+from grader.hold import PromiseBroken, held
 from grader.parsers import UnknownParser, parse_log
 from grader.patch import Patch, Rejected, parse, without
 from grader.record import AsSubmitted, Evidence, Grading, Submission
@@ -148,6 +150,10 @@ class _Route:
         else:
             self.end = await self._ended(ready)
 
+    @property
+    def promises(self) -> Promises:
+        return Promises.of(self.conditions, self.limits)
+
     async def _ended(self, ready: _Ready) -> _End:
         """Grade the patch of `ready` in one sandbox after the other, until one lasts."""
         self._begin_again()
@@ -169,7 +175,7 @@ class _Route:
         self.failures.append(told)
         if isinstance(error, ImageError | ProviderUnavailable):
             self.end = _no_verdict(told)
-        elif self.attempts == self.limits.attempts:
+        elif self.attempts == self.promises.attempts:
             self.end = _no_verdict(f"each of {self.attempts} sandboxes failed; the last: {told}")
 
     async def _in_a_sandbox(self, ready: _Ready) -> None:
@@ -181,13 +187,11 @@ class _Route:
         self.phases_s["stop"] = time.monotonic() - left
 
     async def _graded(self, box: Sandbox, ready: _Ready) -> _End:
-        time_limit_s = min(self.conditions.test_time_limit_s, self.limits.grading_timeout_s)
+        promises = self.promises
         with self._phase("probe"):
-            seen = await probe.observe(box, ready.plan, canary=self.canary, test_time_limit_s=time_limit_s)
-        comparison = conditions.compare(self.conditions, seen)
-        self.seen |= asdict(comparison) | {"observed": dict(seen.values)}
-        if comparison.contradicted:
-            return _End(Outcome.NO_VERDICT, comparison.contradicted, Cause.CONDITIONS_CONTRADICTED)
+            seen = await probe.observe(box, ready.plan, self.conditions, promises, canary=self.canary)
+        if contradicted := self._contradicted(seen):
+            return contradicted
         with self._phase("apply"):
             applied = await apply.apply(
                 box,
@@ -202,15 +206,29 @@ class _Route:
         if isinstance(applied, apply.PatchRefused):
             return _End(Outcome.PATCH_REJECTED, (f"the patch does not apply: {applied.words[:_MAX_WORDS]}",))
         self.seen |= {"apply_rung": str(applied.rung), "restored_files": applied.restored}
-        with self._phase("suite"):
-            ran = await suite.run(
-                box, ready.plan, time_limit_s=time_limit_s, max_log_bytes=self.limits.max_log_mib * 1024 * 1024
-            )
+        try:
+            with self._phase("suite"):
+                ran = await suite.run(
+                    held(box, promises, ready.plan.test_command),
+                    ready.plan,
+                    time_limit_s=promises.test_time_limit_s,
+                    max_log_bytes=self.limits.max_log_mib * 1024 * 1024,
+                )
+        except PromiseBroken as broken:
+            return self._contradicted(seen.but(test_time_limit_s=broken.sent_s)) or _no_verdict(str(broken))
         with self._phase("judge"):
             end = await to_thread.run_sync(self._judged, ready, ran)
             if end.outcome is not Outcome.RESOLVED and await suite.disk_is_full(box, ready.plan):
                 raise SandboxError("the sandbox's disk was full after the tests; make room where its files lie")
         return end
+
+    def _contradicted(self, seen: Observed) -> _End | None:
+        """Keep what was observed, and how the declared conditions fared; the end, where one does not hold."""
+        comparison = conditions.compare(self.conditions, seen)
+        self.seen |= asdict(comparison) | {"observed": dict(seen.values)}
+        if not comparison.contradicted:
+            return None
+        return _End(Outcome.NO_VERDICT, comparison.contradicted, Cause.CONDITIONS_CONTRADICTED)
 
     def _judged(self, ready: _Ready, ran: suite.SuiteRun) -> _End:
         task, plan = self.task, ready.plan

@@ -113,6 +113,8 @@ class Identity:
     """Commands that the daemon had run when the sandbox was handed over. 0 is the proof of never used."""
     handovers: int
     """How many times it was handed to a caller, this one included. 1 is the proof of never used."""
+    runtime: str | None = None
+    """What runs it: `bubblewrap`, or a cluster's runtime class, `default` where none was asked for. None: not known."""
 
     @property
     def never_used(self) -> bool:
