@@ -40,6 +40,8 @@ def doctor(
     from grader.campaign import load_place
 
     flags = {"provider": provider_flags(provider, state_dir, namespace, kubeconfig, context)}
+    if image is not None:
+        sys.stderr.write(printable(f"trying {image} in sandboxes: seconds, and minutes where it must be pulled\n"))
     findings = anyio.run(_examine, load_place(campaign, flags), image)
     for one in findings:
         sys.stdout.write(json.dumps(vars(one)) + "\n" if as_json else _line(one))

@@ -84,13 +84,13 @@ class Bench:
 
 
 def differences(here: dict[tuple[str, str], JSON], there: dict[tuple[str, str], JSON]) -> list[str]:
-    """Where two runs do not say the same: verdict, status of each test, image, way of applying, what was observed."""
+    """Where two runs do not say the same: verdict, status of each test, image, way of applying, declared conditions."""
     told = [f"{key} was graded in one place only" for key in here.keys() ^ there.keys()]
     for key in here.keys() & there.keys():
         one, other = here[key], there[key]
         pairs = {name: (one[name], other[name]) for name in ("outcome", "cause", "flags", "statuses")}
         evidence = one["evidence"], other["evidence"]
-        for name in ("image_digest", "apply_rung", "observed", "agreed", "unread", "suite_exit_code"):
+        for name in ("image_digest", "apply_rung", "declared", "agreed", "unread", "suite_exit_code"):
             pairs[name] = evidence[0][name], evidence[1][name]
         told += [f"{key}: {name}: {a!r:.300} and {b!r:.300}" for name, (a, b) in pairs.items() if a != b]
     return told
