@@ -280,6 +280,7 @@ class KubernetesProvider:
             created_at=ticket.created_at,
             execs_before=health.execs,
             handovers=1,
+            runtime=self.config.runtime_class or "default",
         )
         return KubeSandbox(
             spec=ticket.spec,
@@ -391,8 +392,12 @@ def _ending_now(ticket: PodTicket, owner: Owner, uid: str) -> Ending | None:
 async def _unenforced(spec: SandboxSpec, client: ExecdClient) -> tuple[str, ...]:
     """The limits of the spec that do not hold in the pod. How many processes a pod may have only its node decides."""
     missing = ["processes"] if spec.processes is not None else []
-    if spec.open_files is not None and (await client.facts()).raw.get("open_files_limit") != spec.open_files:
-        missing.append("open_files")
+    if spec.open_files is not None or spec.shm_mib is not None:
+        seen = (await client.facts()).raw
+        if spec.open_files not in {None, seen.get("open_files_limit")}:
+            missing.append("open_files")
+        if spec.shm_mib is not None and seen.get("dev_shm_bytes") != spec.shm_mib << 20:  # servers before 1.22
+            missing.append("shm_mib")
     return tuple(missing)
 
 
