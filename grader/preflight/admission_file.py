@@ -74,7 +74,7 @@ class Entry(BaseModel):
     why: str = ""
     flaky: tuple[FlakyTest, ...] = ()
     needs: tuple[Need, ...] = ()
-    """Any one of them is enough."""
+    """There may be others: preflight stops at the first that it finds."""
     hints: tuple[str, ...] = ()
     suite_s: float | None = None
     """The longest that the suite took with the reference, in seconds."""

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from grader.preflight.evidence import Evidence, Seen, Tried, Trouble
+from grader.preflight.variations import LONGER
 from grader.verdict import Outcome
 
 CHANCE = 0.002
@@ -59,7 +60,7 @@ class Finding:
     why: str
     flaky: tuple[Flaky, ...] = ()
     needs: tuple[Tried, ...] = ()
-    """Each alone makes the reference pass; any one of them is enough."""
+    """With which the reference passes. There may be others, for preflight stops at the first."""
     hints: tuple[str, ...] = ()
     """What to look at although it changes no class, one sentence each."""
 
@@ -119,7 +120,7 @@ def _named(evidence: Evidence) -> tuple[Tried, ...]:
     return tuple(
         tried
         for tried in evidence.tried
-        if tried.name != "test_time_limit_s" and len(tried.seen) >= needed and all(seen.resolved for seen in tried.seen)
+        if tried.name != LONGER and len(tried.seen) >= needed and all(seen.resolved for seen in tried.seen)
     )
 
 
@@ -157,7 +158,7 @@ def _late(case: _Case) -> Finding | None:
         return None
     told = f"the reference outlives its {case.time_limit_s:g} s in {late} of {len(case.reference)} runs"
     for tried in case.evidence.tried:
-        if tried.name == "test_time_limit_s" and tried.seen:
+        if tried.name == LONGER and tried.seen:
             longest = max((seen.suite_s or 0.0) for seen in tried.seen)
             ended = all(seen.resolved for seen in tried.seen)
             told += f"; with {tried.value} s it {f'passes in {longest:.1f} s' if ended else 'does not pass either'}"

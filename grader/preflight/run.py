@@ -71,6 +71,10 @@ class Stopped(Exception):
         self.by = by
 
 
+class Broken(Exception):
+    """Infrastructure failed so often that the run stopped by itself; what had ended is in its ledgers."""
+
+
 async def run_preflight(
     campaign: Campaign,
     request: Request,
@@ -83,8 +87,8 @@ async def run_preflight(
     """Grade what the request asks for and the run does not have yet, and say which class each task is of.
 
     `campaign.run` names the preflight's own run; its `patches` and `admission` are left alone. `open_grounds` gives
-    the way to a campaign's sandboxes; it is asked once more for each changed condition. Raises `Stopped`, and what
-    `run_campaign` raises.
+    the way to a campaign's sandboxes; it is asked once more for each changed condition. Raises `Stopped`, `Broken`,
+    and what `run_campaign` raises.
     """
     taskset = open_taskset(campaign.taskset)
     asked = taskset.require(campaign.only) if campaign.only else taskset.ids()
@@ -139,7 +143,7 @@ class _Desk:
     _reference: dict[str, list[Seen]] = field(default_factory=dict)
     _empty: dict[str, list[Seen]] = field(default_factory=dict)
     _control: dict[str, list[Seen]] = field(default_factory=dict)
-    _tried: dict[str, dict[Variation, list[Seen]]] = field(default_factory=dict)
+    _tried: dict[str, dict[str, Tried]] = field(default_factory=dict)
     _mutants: dict[str, dict[str, Seen]] = field(default_factory=dict)
 
     @cached_property
@@ -152,7 +156,7 @@ class _Desk:
             reference=tuple(self._reference[task_id]),
             empty=tuple(self._empty[task_id]),
             control=tuple(self._control.get(task_id, ())),
-            tried=tuple(Tried(v.name, v.value, tuple(s)) for v, s in self._tried.get(task_id, {}).items()),
+            tried=tuple(self._tried.get(task_id, {}).values()),
             mutants=self._mutants.get(task_id, {}),
         )
 
@@ -171,29 +175,39 @@ class _Desk:
             kept.setdefault(job.task.task_id, []).append(found[key(job)])
 
     async def diagnose(self) -> None:
-        """Look for the condition that each failing task lacks: a screening run of each, a control, then enough runs."""
-        suspects = [task_id for task_id in self.tasks if self.request.vary and self._is_suspect(task_id)]
-        varied = [v for v in variations(self.campaign.conditions) if v.name in self.request.vary]
-        for variation in varied if suspects else ():
-            await self._try(variation, {task_id: 1 for task_id in suspects if self._is_worth(task_id, variation)})
-        hopeful = [task_id for task_id in suspects if any(map(_all_pass, self._tried.get(task_id, {}).values()))]
-        if hopeful:
-            self.say(f"control: the reference as declared, once more, for {len(hopeful)} tasks")
-        jobs = [_job(self.tasks[task_id], "control", 1, self.tasks[task_id].reference_patch) for task_id in hopeful]
-        for task_id, ended in (await self._by_task(jobs)).items():
-            self._control[task_id] = ended
-        for variation in varied:
-            await self._confirm(variation)
+        """Look for the condition that each failing task lacks, one changed condition after the other.
 
-    async def _confirm(self, variation: Variation) -> None:
-        """Run until the passes under the changed condition are no luck, or one fails; twice as many each time."""
+        A pass with one is followed by a control, unchanged, and then by as many more as it takes to be no luck. A task
+        whose condition is found is done with.
+        """
+        suspects = [task_id for task_id in self.tasks if self.request.vary and self._is_suspect(task_id)]
+        for variation in variations(self.campaign.conditions) if suspects else ():
+            if variation.name not in self.request.vary:
+                continue
+            open_still = [task_id for task_id in suspects if self._is_open(task_id)]
+            await self._try(variation, {task_id: 1 for task_id in open_still if self._is_worth(task_id, variation)})
+            passing = [task_id for task_id in open_still if self._passes(task_id, variation)]
+            if variation.names_a_need and passing:
+                await self._again_unchanged([task_id for task_id in passing if task_id not in self._control])
+                await self._confirm(variation, passing)
+
+    async def _again_unchanged(self, task_ids: Sequence[str]) -> None:
+        jobs = [_job(self.tasks[task_id], "control", 1, self.tasks[task_id].reference_patch) for task_id in task_ids]
+        self._control |= await self._by_task(jobs)
+
+    async def _confirm(self, variation: Variation, task_ids: Sequence[str]) -> None:
+        """Run until the passes under the changed condition are no luck, or one fails.
+
+        A task that sometimes passes anyway gets twice as many runs each time, since most such trials soon fail.
+        """
         while True:
             wanted: dict[str, int] = {}
-            for task_id, tried in self._tried.items():
-                needed = runs_needed(self.evidence(task_id).unchanged)
-                ended = tried.get(variation, [])
-                if needed is not None and _all_pass(ended) and len(ended) < needed and _names_a_need(variation):
-                    wanted[task_id] = min(2 * len(ended), needed)
+            for task_id in task_ids:
+                unchanged = self.evidence(task_id).unchanged
+                needed, runs = runs_needed(unchanged), len(self._tried[task_id][variation.slug].seen)
+                if needed is not None and runs < needed and self._passes(task_id, variation):
+                    never = not any(seen.resolved for seen in unchanged)
+                    wanted[task_id] = needed if never else min(2 * runs, needed)
             if not wanted:
                 return
             await self._try(variation, wanted)
@@ -212,7 +226,8 @@ class _Desk:
         names = {job.task.task_id for job in jobs}
         self.say(f"diagnosing {len(names)} tasks with {variation.name}={variation.value}, {len(jobs)} gradings in all")
         for task_id, ended in (await self._by_task(jobs, variation)).items():
-            self._tried.setdefault(task_id, {})[variation] = ended
+            tried = Tried(variation.name, variation.value, tuple(ended))
+            self._tried.setdefault(task_id, {})[variation.slug] = tried
 
     async def mutate(self) -> None:
         """Mutants of the reference patch for each task that is admitted."""
@@ -239,7 +254,16 @@ class _Desk:
     def _is_worth(self, task_id: str, variation: Variation) -> bool:
         """More time is worth a try only for what ran out of it."""
         timed_out = any(seen.outcome is Outcome.TIMED_OUT for seen in self._reference[task_id])
-        return timed_out or _names_a_need(variation)
+        return timed_out or variation.names_a_need
+
+    def _is_open(self, task_id: str) -> bool:
+        """Whether nothing has been found yet that the task needs."""
+        return _classified(self.campaign, self.request, self.evidence(task_id)).kind is not Class.NEEDS_CONDITION
+
+    def _passes(self, task_id: str, variation: Variation) -> bool:
+        """Whether every run under the changed condition passed, and there was one."""
+        tried = self._tried.get(task_id, {}).get(variation.slug)
+        return tried is not None and all(seen.resolved for seen in tried.seen)
 
     async def _by_task(self, jobs: Sequence[Job], variation: Variation | None = None) -> dict[str, list[Seen]]:
         found = await self._grade(jobs, variation)
@@ -266,9 +290,12 @@ class _Desk:
             code_revision=self.code_revision,
             progress=self.progress,
             emit=None,
+            dedupe=False,  # a repeat that copies another's verdict would tell of nothing
         )
         if finished.stopped_by is not None:
             raise Stopped(finished.stopped_by)
+        if finished.stopped_because is not None:
+            raise Broken(finished.stopped_because)
         return _read(campaign, map(key, jobs))
 
 
@@ -289,14 +316,6 @@ def _read(campaign: Campaign, keys: Iterable[Key]) -> dict[Key, Seen]:
             for number, grading in ledger.current_numbered()
             if (found := Key(grading.task_id, grading.model_name_or_path, grading.evidence.patch_sha256)) in wanted
         }
-
-
-def _all_pass(ended: Sequence[Seen]) -> bool:
-    return bool(ended) and all(seen.resolved for seen in ended)
-
-
-def _names_a_need(variation: Variation) -> bool:
-    return variation.name != "test_time_limit_s"
 
 
 def _classified(campaign: Campaign, request: Request, evidence: Evidence) -> Finding:
