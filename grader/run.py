@@ -17,15 +17,16 @@ from typing import Protocol
 
 import anyio
 
-from grader.batch import NEVER, Job, Stops, as_graded_for, machine_load, no_verdict, run_batch
+from grader import known
+from grader.batch import NEVER, Job, Stops, machine_load, no_verdict, run_batch
 from grader.campaign import Campaign
-from grader.ledger import Key, Ledger, Start, create_or_resume, key_of, run_directory
+from grader.ledger import Ledger, Start, create_or_resume, key_of, run_directory
 from grader.pace import Reading
 from grader.plan import Plan, key, on_image
 from grader.progress import Progress
 from grader.record import Grading
 from grader.tally import Tally, count
-from grader.verdict import Cause, Outcome
+from grader.verdict import Cause
 from sandbox.errors import ProviderUnavailable, SandboxError
 from tasksets.images import Recipe
 
@@ -78,8 +79,8 @@ async def run_campaign(
     `emit` gets every asked grading that counts: those that the run had, then each new one once it is on the disk. None
     reads none of the old ones, which can be large.
     `progress` is called with how many were asked for and how many of them have a verdict. `dedupe` grades the same
-    patch for the same task once, whoever submitted it. `stops` says what ends the run early. Raises `UsageError`,
-    `LedgerUnwritable` and `ProviderUnavailable`.
+    patch for the same task once, whoever submitted it, and takes an empty patch's verdict from the admission file.
+    `stops` says what ends the run early. Raises `UsageError`, `LedgerUnwritable` and `ProviderUnavailable`.
     """
     run_dir = run_directory(campaign.runs_dir, campaign.run)
     start = Start(_now(), code_revision, campaign.model_dump_json())
@@ -171,26 +172,10 @@ class _Run:
     stops: Stops
 
     def without_known(self, todo: list[Job]) -> list[Job]:
-        """Record those of `todo` whose patch an earlier start graded for another submission; the rest of `todo`."""
-        digests = self.ledger.digests()
-
-        def same(of: Key) -> object:
-            return of.task_id, of.patch_sha256, digests[of]
-
-        wanted = {same(key(job)) for job in todo}
-        if not any(same(decided) in wanted for decided in self.ledger.decided()):
-            return todo
-        known = {same(key_of(g)): g for g in self.ledger.current_gradings() if same(key_of(g)) in wanted}
-        rest: list[Job] = []
-        copies: list[Grading] = []
-        for job in todo:
-            grading = known.get(same(key(job)))
-            if grading is None or grading.outcome is Outcome.NO_VERDICT:
-                rest.append(job)
-            else:
-                copies.append(as_graded_for(grading, job))
-        self._record(copies)
-        return rest
+        """Record those of `todo` whose verdict is there already (`grader.known`); the rest of `todo`."""
+        found = {**known.of_empty_patches(self.campaign, todo), **known.of_twins(self.ledger, todo)}
+        self._record(list(found.values()))
+        return [job for job in todo if key(job) not in found]
 
     def _record(self, gradings: Sequence[Grading]) -> None:
         self.ledger.append(gradings)

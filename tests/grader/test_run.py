@@ -18,8 +18,10 @@ from grader.batch import Job, Stops
 from grader.campaign import Campaign, load
 from grader.commands.grade import exit_status
 from grader.errors import RunChanged
-from grader.ledger import read_only, run_directory
+from grader.ledger import identity_hash, read_only, run_directory
 from grader.plan import make_plan
+from grader.preflight.admission_file import Admissions, Entry, Header, covers, write
+from grader.preflight.classes import Class
 from grader.progress import Progress
 from grader.record import Grading
 from grader.run import Finished, run_campaign
@@ -271,6 +273,33 @@ async def test_broken_infrastructure_stops_the_run_and_the_same_command_goes_on(
     assert (60, 15) == (stopped.run.expected, stopped.run.outcomes[Outcome.RESOLVED])
     assert 20 < stopped.run.not_run < 45
     assert (0, 45) == (exit_status(resumed), len(grounds.graded))
+
+
+async def test_an_empty_patch_is_answered_from_the_admission(tmp_path: Path) -> None:
+    """What preflight saw of the empty patch counts, under this run's rewards and with a flag; no sandbox is used."""
+    nothing = Grounds(outcomes={f"demo__one-{n}": Outcome.UNRESOLVED for n in range(6)})
+    await run(campaign(tmp_path, run="pre", patches="empty"), nothing)
+    one = campaign(tmp_path, patches="empty", rewards={"unresolved": -1.0})
+    plan = make_plan(one)
+    entries = [
+        Entry(task_id=job.task.task_id, kind=Class.ADMITTED, rows=(f"pre#{number}",), task_digest=job.task.digest)
+        for number, job in enumerate(plan.jobs, start=1)
+    ]
+    about = {"taskset": one.taskset, "taskset_revision": "", "repeats": 1, "slow_share": 0.5, "code_revision": ""}
+    covered = covers(plan.identity)
+    header = Header(covers=covered, covers_sha256=identity_hash(covered), run="pre", created_at="", **about)
+    write(tmp_path / "admission.jsonl", Admissions(header=header, entries=tuple(entries)))
+    told: list[Grading] = []
+
+    admitting = one.model_copy(update={"admission": tmp_path / "admission.jsonl"})
+    await run(admitting, grounds := Grounds(), told.append, dedupe=True)
+
+    assert [] == grounds.graded
+    assert [(Outcome.UNRESOLVED, -1.0, 0.0)] * 6 == [(g.outcome, g.reward, g.seconds) for g in told]
+    assert {f"pre#{n}" for n in range(1, 7)} == {g.flags[-1].split(", ")[1].split(";")[0] for g in told}
+    (tmp_path / "runs/pre/ledger.sqlite").unlink()
+    await run(admitting.model_copy(update={"run": "later"}), grounds := Grounds(), dedupe=True)
+    assert 6 == len(grounds.graded), "without preflight's ledger they are graded"
 
 
 async def test_fail_fast_leaves_the_rest_for_the_next_start(tmp_path: Path) -> None:
