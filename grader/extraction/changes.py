@@ -60,8 +60,37 @@ def find(baseline: Baseline, now: Manifest, exclusions: Exclusions) -> Changes:
             old, new, most
         ):
             carried.append(Change(path, as_git(old), as_git(new)))
-    changes = (change for change in carried if change.old is not None or change.new is not None)
-    return Changes(tuple(changes), tuple(excluded.values()))
+    changes = [change for change in carried if change.old is not None or change.new is not None]
+    return Changes(tuple(_unobstructed(changes, baseline.manifest)), tuple(excluded.values()))
+
+
+def _unobstructed(changes: list[Change], shipped: Manifest) -> list[Change]:
+    """Without what git could not put in its place, and would refuse the whole patch for: a file where a directory
+    stays, because something below it is not carried; a file below what is no directory and stays."""
+    gone = {change.path for change in changes if change.new is None}
+
+    def stands_free(change: Change) -> bool:
+        if change.new is None:
+            return True
+        at = shipped.get(change.path)
+        if at is not None and at.kind is Kind.DIRECTORY and not _goes(change.path, shipped, gone):
+            return False
+        above = _above(change.path)
+        return all(shipped[path].kind is Kind.DIRECTORY or path in gone for path in above if path in shipped)
+
+    return [change for change in changes if stands_free(change)]
+
+
+def _goes(directory: bytes, shipped: Manifest, gone: set[bytes]) -> bool:
+    """Whether git makes room where a directory is: when the last file in it goes, or when it is empty."""
+    below = [path for path in shipped if path.startswith(directory + b"/")]
+    emptied = {parent for path in below if path in gone for parent in _above(path)}
+    return not below or (directory in emptied and all(path in gone or path in emptied for path in below))
+
+
+def _above(path: bytes) -> list[bytes]:
+    parts = path.split(b"/")
+    return [b"/".join(parts[:length]) for length in range(1, len(parts))]
 
 
 def git_mode(entry: Entry | None) -> bytes | None:

@@ -212,6 +212,19 @@ EDITS = [
         tags=frozenset({"alone"}),
     ),
     Edit(
+        "a directory that cannot go made a file",
+        "rm -r box; echo x >box; echo '# x' >>src/calc.py",
+        frozenset({What.KIND, What.EMPTY_DIRECTORY}),
+        ships="mkdir -p box/inner; echo x >box/x; git add box; git commit -qm box",
+    ),
+    Edit("a shipped empty directory made a file", "rmdir box; echo x >box", ships="mkdir box"),
+    Edit(
+        "a shipped pipe made a directory",
+        "rm src/pipe; mkdir src/pipe; echo x >src/pipe/x; echo '# x' >>src/calc.py",
+        frozenset({What.SPECIAL_FILE, What.KIND}),
+        ships="mkfifo src/pipe",
+    ),
+    Edit(
         "caches",
         "mkdir -p src/__pycache__ .pytest_cache/v; echo 1 >src/__pycache__/calc.pyc; echo 2 >.pytest_cache/v/x;"
         " echo '# x' >>src/calc.py",

@@ -6,7 +6,6 @@ import itertools
 import random
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -25,25 +24,25 @@ pytestmark = pytest.mark.anyio
 SPEC = SandboxSpec(image="host")
 
 
-@dataclass
 class Trees:
     """Repositories by what the image ships with them, made once."""
 
-    provider: Provider
-    folder: Path
-    made: dict[str, Path]
+    def __init__(self, provider: Provider, folder: Path) -> None:
+        self._provider = provider
+        self._folder = folder
+        self._made: dict[str, Path] = {}
 
     def seeded(self, ships: str) -> Seeded:
-        if ships not in self.made:
-            self.made[ships] = write_tree(self.folder / str(len(self.made)) / "repo", ships)
-        return Seeded(self.provider, self.made[ships])
+        if ships not in self._made:
+            self._made[ships] = write_tree(self._folder / str(len(self._made)) / "repo", ships)
+        return Seeded(self._provider, self._made[ships])
 
 
 @pytest.fixture(scope="module")
 async def trees(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Trees]:
     folder = tmp_path_factory.mktemp("edits")
     async with open_provider(LocalConfig(state_dir=folder / "state")) as provider:
-        yield Trees(provider, folder, {})
+        yield Trees(provider, folder)
 
 
 @asynccontextmanager
@@ -72,7 +71,8 @@ async def silently_wrong(trees: Trees, ships: str, box: Sandbox, extraction: Ext
     differing = {path for path in {*wanted, *given} if wanted.get(path) != given.get(path)}
     out = {each.path for each in extraction.excluded}
     said = [difference.path for difference in extraction.differences]
-    out |= {path for path in differing if any(each.startswith(path + b"/") for each in said)}  # a directory of theirs
+    # A directory that one tree lacks for want of what is said or left out below it is said with that.
+    out |= {path for path in differing if any(each.startswith(path + b"/") for each in [*said, *out])}
     unsaid = differing - {*said, *out, b".git"}
     return {path for path in unsaid if excluded_at(path, pattern, tracked) not in out}
 
