@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
@@ -9,10 +10,20 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
 
-from grader.campaign import Conditions
-from sandbox import Facts, Provider, Sandbox, SandboxSpec
+from grader.campaign import Conditions, Limits, RewardPolicy
+from grader.grade import grade_one
+from grader.record import Grading, Submission
+from grader.verdict import Cause, Outcome
+from sandbox import Facts, Identity, Provider, Sandbox, SandboxSpec
+from tasksets.task import Task
+from tests.grader.tasks import COMMAND
 
 ZONES = Path("/usr/share/zoneinfo/tzdata.zi")
+
+LIMITS = Limits(attempts=2, grading_timeout_s=120)
+
+NEVER_UNREAD = {"test_time_limit_s", "attempts", "image_digest"}
+"""What the grader promises it knows, and the provider knows its image."""
 
 CLOCK = "import time\ntrue_time = time.time\ntime.time = lambda: true_time() - 1e6\n"
 """A start-up file of Python that sets its clock back, as such libraries do."""
@@ -132,13 +143,49 @@ class Noting:
 
 
 @dataclass
-class Mute:
-    """A sandbox whose daemon can read nothing about its place."""
+class Bare:
+    """A sandbox whose daemon can read nothing about its place, of a provider that does not say what runs it."""
 
     box: Sandbox
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.box, name)
 
+    @property
+    def identity(self) -> Identity:
+        return dataclasses.replace(self.box.identity, runtime=None)
+
     async def facts(self, *, canary: tuple[str, int] | None = None) -> Facts:
         return Facts(None, None, None, None, None, None, None, None, None)
+
+
+async def graded_under(
+    task: Task,
+    provider: Provider,
+    conditions: Conditions,
+    *,
+    limits: Limits = LIMITS,
+    canary: tuple[str, int] | None,
+) -> Grading:
+    """The reference patch, graded under these conditions."""
+    return await grade_one(
+        task,
+        Submission(task.task_id, "a-model", task.reference_patch, "tests"),
+        provider=provider,
+        conditions=conditions,
+        limits=limits,
+        rewards=RewardPolicy(),
+        logs_dir=None,
+        canary=canary,
+        code_revision="test",
+    )
+
+
+def refused(grading: Grading, provider: Giving, name: str) -> None:
+    """The grading has no verdict for that one condition, and nothing of the submission or the tests was sent."""
+    assert (Outcome.NO_VERDICT, Cause.CONDITIONS_CONTRADICTED) == (grading.outcome, grading.cause), grading.reasons
+    assert grading.reward is None
+    assert 1 == len(grading.evidence.contradicted)
+    assert name not in (*grading.evidence.agreed, *grading.evidence.unread)
+    assert provider.commands
+    assert not [command for command in provider.commands if COMMAND in command or "apply" in command]

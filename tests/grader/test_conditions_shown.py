@@ -2,56 +2,41 @@
 
 from __future__ import annotations
 
-import dataclasses
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from grader import suite
-from grader.campaign import Conditions, Limits, RewardPolicy
-from grader.grade import grade_one
+from grader.campaign import Conditions, Limits
 from grader.probe import Canary
-from grader.record import Grading, Submission
+from grader.record import Grading
 from grader.verdict import Cause, Outcome
 from sandbox import LocalConfig, Provider, Sandbox
 from sandbox.local.provider import LocalProvider
 from tasksets.task import Task, TestPlan
-from tests.grader.declarations import CLOCK, WRONG, Giving, Mute, Wrong, right
+from tests.grader.declarations import (
+    CLOCK,
+    LIMITS,
+    NEVER_UNREAD,
+    WRONG,
+    Bare,
+    Giving,
+    Wrong,
+    graded_under,
+    refused,
+    right,
+)
 from tests.grader.tasks import COMMAND, Seeded, make_repo, make_task, toy
 
 pytestmark = pytest.mark.anyio
-
-LIMITS = Limits(attempts=2, grading_timeout_s=120)
-NEVER_UNREAD = {"test_time_limit_s", "attempts", "image_digest"}
-"""What the grader promises it knows, and the provider knows its image."""
 
 
 async def graded(
     task: Task, provider: Provider, conditions: Conditions, *, limits: Limits = LIMITS, canary: bool = True
 ) -> Grading:
     async with Canary() as address:
-        return await grade_one(
-            task,
-            Submission(task.task_id, "a-model", task.reference_patch, "tests"),
-            provider=provider,
-            conditions=conditions,
-            limits=limits,
-            rewards=RewardPolicy(),
-            logs_dir=None,
-            canary=address if canary else None,
-            code_revision="test",
-        )
-
-
-def refused(grading: Grading, provider: Giving, name: str) -> None:
-    """The grading has no verdict for that one condition, and nothing of the submission or the tests was sent."""
-    assert (Outcome.NO_VERDICT, Cause.CONDITIONS_CONTRADICTED) == (grading.outcome, grading.cause), grading.reasons
-    assert grading.reward is None
-    assert 1 == len(grading.evidence.contradicted)
-    assert name not in (*grading.evidence.agreed, *grading.evidence.unread)
-    assert provider.commands
-    assert not [command for command in provider.commands if COMMAND in command or "apply" in command]
+        return await graded_under(task, provider, conditions, limits=limits, canary=address if canary else None)
 
 
 def may_be_set(name: str, grading: Grading) -> None:
@@ -100,14 +85,6 @@ async def test_what_cannot_be_read_is_unread_by_name(tmp_path: Path) -> None:
     declared = {name for name, value in conditions if value is not None}
     assert declared - NEVER_UNREAD == set(grading.evidence.unread)
     assert declared & NEVER_UNREAD == set(grading.evidence.agreed)
-
-
-class Bare(Mute):
-    """Mute, and of a provider that does not say what runs it."""
-
-    @property
-    def identity(self) -> Any:
-        return dataclasses.replace(self.box.identity, runtime=None)
 
 
 async def test_a_time_limit_that_is_not_sent_is_caught(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
