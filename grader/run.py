@@ -287,7 +287,8 @@ async def _until_stopped(stop: _Stop, work: Awaitable[None]) -> None:
 
 
 def _name(job: Job) -> str:
-    return f"{job.task.task_id} ({job.submission.model_name_or_path})"
+    # The patch is in it, since one model may have several for one task.
+    return f"{job.task.task_id} ({job.submission.model_name_or_path}, {job.submission.patch_sha256[:8]})"
 
 
 def _now() -> str:

@@ -12,6 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import anyio
 import pytest
 
 from grader.batch import Job, Stops
@@ -79,15 +80,8 @@ async def run(of: Campaign, grounds: Grounds, emit: Callable[[Grading], None] = 
     async def open_grounds() -> AsyncIterator[Grounds]:
         yield grounds
 
-    return await run_campaign(
-        of,
-        make_plan(of),
-        open_grounds=open_grounds,
-        code_revision="test",
-        progress=partial(Progress, io.StringIO()),
-        emit=emit,
-        **how,
-    )
+    how.setdefault("progress", partial(Progress, io.StringIO()))
+    return await run_campaign(of, make_plan(of), open_grounds=open_grounds, code_revision="test", emit=emit, **how)
 
 
 async def test_the_same_command_again_grades_only_what_has_no_verdict(tmp_path: Path) -> None:
@@ -310,6 +304,28 @@ async def test_fail_fast_leaves_the_rest_for_the_next_start(tmp_path: Path) -> N
     assert (3, 3) == (exit_status(finished), finished.run.not_run)
     assert "demo__one-2" in (finished.stopped_because or "")
     assert 0 == exit_status(await run(campaign(tmp_path, **one), Grounds()))
+
+
+async def test_several_patches_of_one_model_for_one_task_are_told_apart(tmp_path: Path) -> None:
+    """The count of what is in flight, and the names of stragglers, hold for groups of samples too."""
+    row = {"instance_id": "demo__one-1", "model_name_or_path": "policy"}
+    rows = [{**row, "model_patch": task_row("demo__one-1")["patch"].replace("+b", f"+{n}")} for n in range(3)]
+    of = campaign(tmp_path, patches=str(write_lines(tmp_path / "preds.jsonl", rows)), limits={"concurrency": 3})
+    progress: list[Progress] = []
+    seen: list[int] = []
+
+    class Watching(Grounds):
+        async def grade(self, job: Job) -> Grading:
+            await anyio.sleep(0.05)
+            seen.append(progress[0].standing().in_flight)
+            return await super().grade(job)
+
+    def watched(total: int, before: int) -> Progress:
+        progress.append(Progress(io.StringIO(), total, before))
+        return progress[0]
+
+    await run(of, Watching(), progress=watched)
+    assert 3 == max(seen)
 
 
 STOPPABLE = """
