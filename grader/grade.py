@@ -34,6 +34,8 @@ from sandbox import Provider, Sandbox, SandboxError
 from sandbox.errors import ImageError, ProviderUnavailable
 from tasksets.task import Task, TestPlan
 
+_ROOM_FOR_REFERENCE = 0.5
+"""Share of the time limit that the reference may take before a time-out is nobody's fault."""
 _MAX_WORDS = 4000
 """Characters of git's words that a reason may hold."""
 
@@ -241,6 +243,7 @@ class _Route:
                 exit_code=ran.exit_code,
                 timed_out=ran.timed_out,
                 log_truncated=ran.truncated,
+                slow_reference=_slow_reference(plan, self.promises.test_time_limit_s),
                 eval_type=plan.eval_type,
             )
 
@@ -354,6 +357,16 @@ def _unfit(task: Task) -> str | None:
     except UnknownParser as error:
         return str(error)
     return None
+
+
+def _slow_reference(plan: TestPlan, time_limit_s: float) -> str | None:
+    """Why a suite that outlived its limit says nothing of the patch; None where the limit leaves room enough."""
+    if plan.reference_s is None or plan.reference_s <= _ROOM_FOR_REFERENCE * time_limit_s:
+        return None
+    return (
+        f"the suite did not end within {time_limit_s:g} s, and where the task was made its reference alone took "
+        f"{plan.reference_s:g} s; raise the time limit"
+    )
 
 
 def _set_up_flags(ran: suite.SuiteRun) -> Iterator[str]:

@@ -115,13 +115,16 @@ def judge(
     timed_out: bool = False,
     log_truncated: bool = False,
     results_lost: str | None = None,
+    slow_reference: str | None = None,
     eval_type: EvalType = "pass_and_fail",
 ) -> Judgement:
     """Say what one run of a task's tests means. Pure, and never raises on what a log may hold.
 
     `exit_code` is the test command's, None where nobody knows; it wins over one that the log records. `log_truncated`
     says that bytes of the log are missing. `results_lost` is the caller's outside evidence that results existed and are
-    gone (the daemon was lost, the log could not be read), as a sentence. The rules and their sources: docs/verdicts.md.
+    gone (the daemon was lost, the log could not be read), as a sentence. `slow_reference` says, where it is so, that
+    the reference comes near the time limit: a suite that outlives it tells nothing of the patch. Rules and sources:
+    docs/verdicts.md.
     """
     run = _Run(results, exit_code if exit_code is not None else results.exit_code, log_truncated)
     if not fail_to_pass:
@@ -131,7 +134,9 @@ def judge(
         return run.ended(Outcome.NO_VERDICT, results_lost, Cause.RESULTS_LOST)
     lists = _Lists.of(fail_to_pass, pass_to_pass, results.words, eval_type)
     if timed_out:
-        return run.ended(Outcome.TIMED_OUT, f"The test suite did not end within its time limit; {lists.progress()}.")
+        why = f"The test suite did not end within its time limit; {lists.progress()}."
+        nobodys_fault = (Outcome.NO_VERDICT, slow_reference, Cause.TASK_REFUSED)
+        return run.ended(*(nobodys_fault if slow_reference is not None else (Outcome.TIMED_OUT, why)))
     unreadable = _unreadable(results, run.exit_code)
     lost = lists.only_missing_tests_fail if unreadable is None else not results.patch_apply_failed
     if log_truncated and lost and not results.complete:

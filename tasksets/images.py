@@ -77,7 +77,7 @@ class Recipe(BaseModel):
     parser: str | None = None
     """Name of the log parser where the task's row names none."""
     seconds_with_reference: float | None = None
-    """How long the tests took where the recipe was made; a hint for scheduling."""
+    """How long the tests took where the recipe was made."""
     expected: Mapping[str, str] | None = None
     """Verdicts seen where the recipe was made, by kind of patch; for checks of the recipe itself."""
 
@@ -162,7 +162,7 @@ def with_recipe(task: Task, recipe: Recipe, image: str) -> Task:
     setup = recipe.reinstall_after_patch or ""
     if _OWN_NETWORK.search(recipe.test_cmd):
         setup = f"{_NO_NETWORK_NEEDS_NO_UNSHARE}\n{setup}"
-    plan = TestPlan(setup, recipe.test_cmd, parser)
+    plan = TestPlan(setup, recipe.test_cmd, parser, reference_s=recipe.seconds_with_reference)
     if task.plan is not None:
         plan = dataclasses.replace(plan, test_files=task.plan.test_files, eval_type=task.plan.eval_type)
     return dataclasses.replace(

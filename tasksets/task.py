@@ -32,6 +32,9 @@ class TestPlan:
     """Files, relative to `workdir`, that the row's own script checks out of the base commit before the test patch. Some
     rows name files that the base commit lacks, because the test patch adds them or moves another there (18 rows of
     Verified). Not part of the digest: they follow from the test patch."""
+    reference_s: float | None = None
+    """Seconds that the tests took with the reference patch where the task was made. None: not known. A suite that
+    outlives a limit near it says nothing of the patch. Not part of the digest."""
 
 
 @dataclass(frozen=True)
