@@ -20,6 +20,8 @@ from grader.verdict import Outcome
 
 CHANCE = 0.002
 """A condition is named only when the unchanged task would pass so many runs by luck less often than this."""
+CONTROLS = 10
+"""Runs of the unchanged task, at the time of the re-runs, that tell how often it passes anyway."""
 MOST_RUNS = 30
 """A condition that would take more runs than this to tell from luck is not looked for."""
 _NAMED = 3
@@ -93,6 +95,16 @@ def diagnosable(kind: Class, evidence: Evidence) -> bool:
     return kind in {Class.REFERENCE_FAILS, Class.FLAKY} and not all(seen.resolved for seen in evidence.reference)
 
 
+def comparison(evidence: Evidence) -> tuple[Seen, ...]:
+    """The unchanged runs that re-runs are held against.
+
+    All of them where none ever passed. Else only the controls: a place that mended itself after the repeats would make
+    any change look like the cure.
+    """
+    sometimes = any(seen.resolved for seen in evidence.unchanged)
+    return evidence.control if sometimes and evidence.control else evidence.unchanged
+
+
 def runs_needed(unchanged: Sequence[Seen]) -> int | None:
     """How many passes under a changed condition are no luck, given how the unchanged task did. None: too many.
 
@@ -114,8 +126,8 @@ def runs_needed(unchanged: Sequence[Seen]) -> int | None:
 
 
 def _named(evidence: Evidence) -> tuple[Tried, ...]:
-    needed = runs_needed(evidence.unchanged)
-    if needed is None:
+    needed = runs_needed(comparison(evidence))
+    if needed is None or not evidence.control:
         return ()
     return tuple(
         tried

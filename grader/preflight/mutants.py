@@ -60,11 +60,9 @@ def mutants(patch: bytes, most: int) -> tuple[Mutant, ...]:
         for index, file in enumerate(files)
         for part in (() if _NO_CODE.fullmatch(file.path) else _parts(index, file))
     ]
-    whole = sum(1 for file in files if not _NO_CODE.fullmatch(file.path) for hunk in file.hunks for _ in _runs(hunk))
-    if whole < 2 or most < 1:
-        return ()
-    chosen = parts if len(parts) <= most else [parts[i * len(parts) // most] for i in range(most)]
-    return tuple(Mutant(part.name, _without(files, part)) for part in chosen)
+    found = [Mutant(part.name, _without(files, part)) for part in parts]
+    found = [mutant for mutant in found if mutant.patch]  # without its only part it would be the empty patch
+    return tuple(found if len(found) <= most else [found[i * len(found) // most] for i in range(most)])
 
 
 def _files(patch: bytes) -> list[_File]:

@@ -20,7 +20,7 @@ from grader.ledger import Key, identity_hash, read_only, run_directory
 from grader.parsers import known_parsers
 from grader.plan import Plan, identity_of, key, make_plan
 from grader.preflight.admission_file import Admissions, Entry, FlakyTest, Header, Need, covers
-from grader.preflight.classes import Class, Finding, classify, diagnosable, runs_needed
+from grader.preflight.classes import CONTROLS, Class, Finding, classify, comparison, diagnosable, runs_needed
 from grader.preflight.evidence import EMPTY, REFERENCE, Evidence, Seen, Tried, Trouble, seen
 from grader.preflight.mutants import mutants
 from grader.preflight.variations import TIMES, Variation, variations
@@ -188,12 +188,22 @@ class _Desk:
             await self._try(variation, {task_id: 1 for task_id in open_still if self._is_worth(task_id, variation)})
             passing = [task_id for task_id in open_still if self._passes(task_id, variation)]
             if variation.names_a_need and passing:
-                await self._again_unchanged([task_id for task_id in passing if task_id not in self._control])
+                await self._again_unchanged(passing)
                 await self._confirm(variation, passing)
 
     async def _again_unchanged(self, task_ids: Sequence[str]) -> None:
-        jobs = [_job(self.tasks[task_id], "control", 1, self.tasks[task_id].reference_patch) for task_id in task_ids]
-        self._control |= await self._by_task(jobs)
+        """Controls: one for a task that never passed, which is to fail once more; for others as many as it takes."""
+        for enough in (1, CONTROLS):
+            short = [task_id for task_id in task_ids if len(self._control.get(task_id, ())) < enough]
+            if enough > 1:
+                short = [task_id for task_id in short if any(s.resolved for s in self.evidence(task_id).unchanged)]
+            self._control |= await self._by_task(
+                [
+                    _job(self.tasks[task_id], "control", number, self.tasks[task_id].reference_patch)
+                    for task_id in short
+                    for number in range(1, enough + 1)
+                ]
+            )
 
     async def _confirm(self, variation: Variation, task_ids: Sequence[str]) -> None:
         """Run until the passes under the changed condition are no luck, or one fails.
@@ -203,7 +213,7 @@ class _Desk:
         while True:
             wanted: dict[str, int] = {}
             for task_id in task_ids:
-                unchanged = self.evidence(task_id).unchanged
+                unchanged = comparison(self.evidence(task_id))
                 needed, runs = runs_needed(unchanged), len(self._tried[task_id][variation.slug].seen)
                 if needed is not None and runs < needed and self._passes(task_id, variation):
                     never = not any(seen.resolved for seen in unchanged)
@@ -249,7 +259,7 @@ class _Desk:
     def _is_suspect(self, task_id: str) -> bool:
         evidence = self.evidence(task_id)
         kind = _classified(self.campaign, self.request, evidence).kind
-        return diagnosable(kind, evidence) and runs_needed(evidence.unchanged) is not None
+        return diagnosable(kind, evidence)
 
     def _is_worth(self, task_id: str, variation: Variation) -> bool:
         """More time is worth a try only for what ran out of it."""
@@ -257,8 +267,10 @@ class _Desk:
         return timed_out or variation.names_a_need
 
     def _is_open(self, task_id: str) -> bool:
-        """Whether nothing has been found yet that the task needs."""
-        return _classified(self.campaign, self.request, self.evidence(task_id)).kind is not Class.NEEDS_CONDITION
+        """Whether nothing has been found yet that the task needs, and it could still be told from luck."""
+        evidence = self.evidence(task_id)
+        found = _classified(self.campaign, self.request, evidence).kind is Class.NEEDS_CONDITION
+        return not found and (not evidence.control or runs_needed(comparison(evidence)) is not None)
 
     def _passes(self, task_id: str, variation: Variation) -> bool:
         """Whether every run under the changed condition passed, and there was one."""
