@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from pathlib import Path
 
 import anyio
 import pytest
 
 from grader.campaign import Campaign
-from grader.errors import UsageError
-from grader.ledger import read_only, run_directory
+from grader.errors import LedgerUnwritable, UsageError
+from grader.ledger import Ledger, read_only, run_directory
 from grader.plan import Plan, make_plan
+from grader.record import Grading
 from grader.scorer import Scorer, ScorerClosed, open_scorer
 from grader.verdict import Cause, Outcome
 from tests.grader.groups import KILLED, REWARDS, TASK, Toy, make_toy
@@ -187,7 +189,7 @@ async def test_a_policy_may_give_a_time_out_no_reward(tmp_path: Path) -> None:
 
 
 async def test_a_task_that_cannot_be_graded_is_not_worth_another_sample(tmp_path: Path) -> None:
-    """Contradicted conditions (a time limit that the grading's budget cuts) end every sample alike, and that is said."""
+    """Contradicted conditions (here a time limit that the grading's budget cuts) end every sample alike."""
     toy = make_toy(tmp_path, conditions={"test_time_limit_s": 100})
     async with open_scorer(toy.campaign, grounds=toy.grounds) as scorer:
         group = await scorer.score_group(TASK, toy.patches()[:1])
@@ -209,3 +211,32 @@ async def test_a_task_that_preflight_did_not_admit_has_no_reward(
         (again,) = (await scorer.score_group(TASK, toy.patches()[:1])).resample()
     assert (Cause.TASK_REFUSED, False, 0) == (again.cause, again.worthwhile, toy.made)
     assert "says flaky" in again.why
+
+
+async def test_a_disk_that_takes_nothing_more_answers_everybody(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A ledger that cannot be written ends the scorer with its error, and nobody waits for ever or gets a reward."""
+    toy = make_toy(tmp_path)
+    good, _, slow = toy.patches()[:3]
+
+    def full(self: Ledger, gradings: Sequence[Grading]) -> None:
+        raise LedgerUnwritable("no space left")
+
+    monkeypatch.setattr(Ledger, "append", full)
+    heard: list[Exception] = []
+
+    async def ask(scorer: Scorer) -> None:
+        try:
+            await scorer.score_group(TASK, [slow])
+        except ScorerClosed as error:
+            heard.append(error)
+
+    async with anyio.create_task_group() as tasks:
+        with pytest.raises(LedgerUnwritable), anyio.fail_after(60):
+            async with open_scorer(toy.campaign, grounds=toy.grounds) as scorer:
+                tasks.start_soon(ask, scorer)
+                await scorer.score(TASK, good)
+                await anyio.sleep_forever()
+    assert 1 == len(heard)
+    assert 0 == toy.alive
