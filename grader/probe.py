@@ -13,7 +13,6 @@ import re
 import secrets
 import shlex
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 from types import TracebackType
@@ -50,13 +49,12 @@ async def observe(
     promises: Promises,
     *,
     canary: Address | None,
-    neighbours: Sequence[Address] = (),
     timeout_s: float = 60.0,
 ) -> Observed:
     """Activate the task's environment in the tests' shell and read what holds there.
 
-    `canary` is the address that egress is tried on; None leaves egress unread. `neighbours` are other sandboxes'
-    daemons, which must be as unreachable. Raises `SandboxError` when the sandbox cannot be asked.
+    `canary` is the address that egress is tried on; None leaves egress unread, unless a name server, the gateway or
+    another sandbox's daemon answers. Raises `SandboxError` when the sandbox cannot be asked.
     """
     if lines := activation(plan.setup):
         ran = await box.run(lines, timeout_s=timeout_s)
@@ -64,9 +62,9 @@ async def observe(
             raise SandboxError(
                 f"activating the task's environment did not end within {timeout_s:g} s; look at its image"
             )
-    targets = [("neighbour", *address) for address in neighbours]
-    if canary is not None:
-        targets.append(("canary", *canary))
+    targets = [] if canary is None else [("canary", *canary)]
+    if (neighbour := box.neighbour) is not None and box.spec.egress == "denied":
+        targets.append(("neighbour", *neighbour))
     asked = Asked(tuple(pythons(plan.test_command)), tuple(conditions.environment or ()), tuple(targets), timeout_s)
     look, clock, facts = await _settled(box, asked)
     if look.reached is None and canary is not None:

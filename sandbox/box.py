@@ -27,6 +27,11 @@ class DaemonSandbox:
     """The daemon's own, for what the protocol does not name. It is closed when the sandbox has ended."""
     ended_because: Callable[[], str | None]
     """The cause of its end; None while it runs."""
+    find_neighbour: Callable[[], tuple[str, int] | None]
+
+    @property
+    def neighbour(self) -> tuple[str, int] | None:
+        return self.find_neighbour()
 
     async def run(
         self,

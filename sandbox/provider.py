@@ -42,6 +42,12 @@ class Sandbox(Protocol):
         """Names of the spec's limits that this provider could not enforce here (such as `memory_mib`)."""
         ...
 
+    @property
+    def neighbour(self) -> tuple[str, int] | None:
+        """Where the daemon of another live sandbox of the provider's listens, which must be out of this one's reach
+        unless egress is open. None: there is no other."""
+        ...
+
     async def run(
         self,
         command: str | bytes,

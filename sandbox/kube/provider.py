@@ -291,7 +291,12 @@ class KubernetesProvider:
             node=running.node or "",
             address=(running.ip or "", self.config.port),
             ended_because=lambda: "released" if ticket.released.is_set() else None,
+            find_neighbour=lambda: self._neighbour_of(ticket),
         )
+
+    def _neighbour_of(self, ticket: PodTicket) -> tuple[str, int] | None:
+        others = (other.box for other in self._tickets if other is not ticket and not other.released.is_set())
+        return next((box.address for box in others if isinstance(box, KubeSandbox)), None)
 
     async def _pull_s(self, uid: str) -> float | None:
         self._pulls_asked += 1

@@ -236,7 +236,19 @@ class LocalProvider:
             handovers=1,
             runtime="bubblewrap",
         )
-        return DaemonSandbox(ticket.spec, identity, ticket.clock.times(), cell.unenforced, client, cell.ended_because)
+        return DaemonSandbox(
+            ticket.spec,
+            identity,
+            ticket.clock.times(),
+            cell.unenforced,
+            client,
+            cell.ended_because,
+            lambda: self._neighbour_of(ticket),
+        )
+
+    def _neighbour_of(self, ticket: LocalTicket) -> tuple[str, int] | None:
+        others = (cell for sandbox_id, cell in self._cells.items() if sandbox_id != ticket.sandbox_id)
+        return next(((cell.host, cell.port) for cell in others if cell.ended_because() is None), None)
 
     async def _watch(self, ticket: LocalTicket, cell: Cell) -> None:
         """Wait for the caller's release; end the sandbox when its lifetime is over."""
