@@ -25,6 +25,8 @@ LOADED = 2.0
 """Load for each core at which the place is saturated, where no stretch says otherwise."""
 IDLE = 1.25
 """Load for each core below which there is room."""
+LEAST = 4
+"""A run never goes below one in so many of what was asked for (nor below one): signs may mislead."""
 CALM = 2
 """Readings in a row that must find room before one more is let in."""
 KEPT = 32
@@ -43,7 +45,7 @@ class Reading:
 
 @dataclass(frozen=True)
 class Pace:
-    """How many gradings may be in flight, between 1 and `ceiling`."""
+    """How many gradings may be in flight, between `ceiling // LEAST` (at least 1) and `ceiling`."""
 
     limit: int
     ceiling: int
@@ -54,7 +56,7 @@ class Pace:
     def after(self, reading: Reading) -> Pace:
         """The pace from now on."""
         if _saturated(reading):
-            return replace(self, limit=max(1, self.limit - max(1, self.limit // 8)), calm=0)
+            return replace(self, limit=max(1, self.ceiling // LEAST, self.limit - max(1, self.limit // 8)), calm=0)
         if not _has_room(reading):
             return replace(self, calm=0)
         if self.calm + 1 < CALM:
