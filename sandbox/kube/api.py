@@ -174,8 +174,11 @@ class Api:
             "propagationPolicy": "Background",
         }
         try:
-            await self.call("DELETE", self._pods(name), options)
+            async with self._open("DELETE", self._pods(name), options, total_s=REQUEST_S) as response:
+                await response.read()
         except ApiFailure as failure:
+            if failure.status == 401 and await self._reloaded():
+                return Unknown(str(failure), by_server=True)  # which is tried again
             if failure.status == 404:
                 return Absent()
             if failure.status == 409:

@@ -18,11 +18,14 @@ import anyio
 import pytest
 import yaml
 
-from sandbox import KubernetesConfig, SandboxSpec
+from sandbox import KubernetesConfig, SandboxSpec, open_provider
+from sandbox.config import PacingConfig
 from sandbox.errors import SandboxError
 from sandbox.kube.api import Api, ApiFailure, open_api
+from sandbox.testing import Subject
 
 CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "sandman-grader" / "kube"
+FAST = PacingConfig(creates_per_s=50, burst=25)
 KUBE_DIR = Path(os.environ.get("KUBE_DIR") or CACHE)
 
 
@@ -118,6 +121,21 @@ def config(kubeconfig: Path, namespace: str) -> Callable[..., KubernetesConfig]:
 @pytest.fixture(scope="module")
 def spec(image: str) -> SandboxSpec:
     return SandboxSpec(image=image, egress="denied")
+
+
+@pytest.fixture(scope="module")
+async def shared(admin: Api) -> AsyncIterator[str]:
+    """A namespace for all tests of a module."""
+    async with a_namespace(admin) as namespace:
+        yield namespace
+
+
+@pytest.fixture(scope="module")
+async def subject(admin: Api, kubeconfig: Path, shared: str, spec: SandboxSpec) -> AsyncIterator[Subject]:
+    canary = await a_canary(admin)
+    config = KubernetesConfig(kubeconfig=kubeconfig, namespace=shared, canary=canary, pacing=FAST)
+    async with open_provider(config) as provider:
+        yield Subject(provider, spec, canary)
 
 
 async def pods_of(admin: Api, namespace: str) -> list[str]:

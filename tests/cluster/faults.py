@@ -104,6 +104,10 @@ class FaultyServer:
         self.url = ""
         self.strangers: list[str] = []
         """Pods that were put in the way under names of ours. They are foreign, and must survive."""
+        self.storm = False
+        """While it is set every create gets 429, and is asked to wait for a second."""
+        self.refused = 0
+        """Creates that met the storm."""
         self._trials: dict[str, str] = {}
         """By the pod's name."""
         self._on_moment = on_moment
@@ -127,6 +131,9 @@ class FaultyServer:
         def passed(moment: str) -> None:
             self._on_moment(trial, f"{kind} {moment}")
 
+        if kind == "create" and self.storm:
+            self.refused += 1
+            return _status(429, "TooManyRequests", "a storm", {"Retry-After": "1"})
         passed("arrives")
         return await self._answer(request, body, self.plan.choose(trial, kind), passed)
 

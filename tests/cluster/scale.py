@@ -34,8 +34,8 @@ from tests.cluster.conftest import a_namespace, pods_of
 from tests.cluster.fakenodes import NODE_PREFIX, cluster_session
 
 CONNECTIONS = 64
-SPEC = SandboxSpec(image="localhost/fake@sha256:" + "0" * 64, egress="open", lifetime_s=3600)
-ACQUIRE_S = 500.0
+SPEC = SandboxSpec(image="localhost/fake@sha256:" + "0" * 64, egress="open", lifetime_s=7200)
+ACQUIRE_S = 1800.0
 
 
 def provider_config(kubeconfig: Path, namespace: str, sandboxes: int) -> KubernetesConfig:

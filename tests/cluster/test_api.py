@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import time
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable
 
 import anyio
 import pytest
@@ -13,10 +11,9 @@ import pytest
 from sandbox import KubernetesConfig, SandboxSpec, open_provider
 from sandbox.config import PacingConfig
 from sandbox.errors import AcquireTimeout, CreateError, ImageError, ProviderUnavailable
-from sandbox.kube.api import Api, CreateAnswer
+from sandbox.kube.api import Api
 from sandbox.kube.janitor import sweep
 from tests.cluster.conftest import leases_of, pods_of
-from tests.sandbox.test_pacing import fullest_excess
 
 pytestmark = [pytest.mark.cluster, pytest.mark.anyio]
 
@@ -125,41 +122,6 @@ async def test_the_janitor_deletes_what_a_dead_run_left_and_nothing_else(
     assert ["foreign", "of-alive"] == sorted(await pods_of(admin, namespace))
     assert {"of-dead", "of-none"} == set(swept.deleted)
     assert ["alive"] == await leases_of(admin, namespace)
-
-
-async def test_four_thousand_acquires_keep_to_the_pace(
-    admin: Api, namespace: str, config: Callable[..., KubernetesConfig]
-) -> None:
-    """Of 4,096 acquires at once no more pods are created than the bucket allows; the tail is told why it waited."""
-    pacing = PacingConfig(creates_per_s=20, burst=10, max_in_flight=5000, max_live=5000)
-    told: list[AcquireTimeout] = []
-    sent: list[float] = []
-    async with open_provider(config(**{**UNPLACED, "pacing": pacing})) as provider:
-        create = provider._api.create_pod
-
-        async def counted(manifest: Mapping[str, Any]) -> CreateAnswer:
-            sent.append(time.monotonic())
-            return await create(manifest)
-
-        provider._api.create_pod = counted
-
-        async def caller() -> None:
-            try:
-                async with provider.sandbox(NOWHERE, acquire_timeout_s=5.0):
-                    pass
-            except AcquireTimeout as late:
-                told.append(late)
-
-        async with asyncio.TaskGroup() as group:
-            for _ in range(4096):
-                group.create_task(caller())
-
-    queued = [late for late in told if "rate" in late.waited_in]
-    assert 4096 == len(told)
-    assert 4096 - len(sent) <= len(queued)
-    assert fullest_excess(sent, per_s=20, burst=10) < 1
-    assert "creates_per_s" in str(queued[-1])
-    assert [] == await pods_of(admin, namespace)
 
 
 async def test_egress_cannot_be_denied_without_a_policy(

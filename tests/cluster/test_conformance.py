@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
@@ -10,35 +10,17 @@ import anyio
 import pytest
 
 from sandbox import KubernetesConfig, SandboxSpec, open_provider
-from sandbox.config import PacingConfig
 from sandbox.errors import DeletedByAnother, SandboxLost
 from sandbox.kube.api import Api
 from sandbox.testing import CHECKS, LIFECYCLE_CHECKS, Check, LifecycleCheck, LifecycleSubject, Subject
 from sandbox.torture import CASES, Case, run_case
-from tests.cluster.conftest import a_canary, a_namespace, left_in, pods_of
+from tests.cluster.conftest import FAST, left_in, pods_of
 
 pytestmark = [pytest.mark.cluster, pytest.mark.anyio, pytest.mark.slow]
-
-FAST = PacingConfig(creates_per_s=50, burst=25)
 
 
 def name(check: Callable[..., object]) -> str:
     return check.__name__
-
-
-@pytest.fixture(scope="module")
-async def shared(admin: Api) -> AsyncIterator[str]:
-    """A namespace for all tests of this module."""
-    async with a_namespace(admin) as namespace:
-        yield namespace
-
-
-@pytest.fixture(scope="module")
-async def subject(admin: Api, kubeconfig: Path, shared: str, spec: SandboxSpec) -> AsyncIterator[Subject]:
-    canary = await a_canary(admin)
-    config = KubernetesConfig(kubeconfig=kubeconfig, namespace=shared, canary=canary, pacing=FAST)
-    async with open_provider(config) as provider:
-        yield Subject(provider, spec, canary)
 
 
 @pytest.mark.parametrize("check", CHECKS, ids=name)
@@ -76,25 +58,6 @@ async def test_the_shell_does_not_lie_in_a_pod(part: str, subject: Subject) -> N
         for case in CASES:
             if case.needs_isolation:
                 group.start_soon(alone, case)
-
-
-async def test_from_a_denied_sandbox_nothing_is_reached(subject: Subject, admin: Api) -> None:
-    """Neither the API server, nor another pod, nor the node, nor DNS; and the grader goes on working."""
-    provider, spec = subject.provider, subject.spec
-    assert subject.canary is not None
-    async with provider.sandbox(spec) as denied, provider.sandbox(spec) as other:
-        for target in (subject.canary, other.address, (subject.canary[0], 10250)):
-            assert "unreachable" == (await denied.facts(canary=target)).canary, target
-        ask = "python3 -c 'import socket; socket.setdefaulttimeout(3); socket.gethostbyname(\"example.com\")'"
-        assert 0 != (await denied.run(ask, timeout_s=30)).exit_code
-        assert b"on\n" == (await denied.run("echo on", timeout_s=10)).output
-
-
-async def test_another_pod_cannot_call_execd(subject: Subject) -> None:
-    """A sandbox with open egress does not reach a sandbox's execd, whatever token it has."""
-    spec = subject.spec.model_copy(update={"egress": "open"})
-    async with subject.provider.sandbox(spec) as caller, subject.provider.sandbox(spec) as called:
-        assert "unreachable" == (await caller.facts(canary=called.address)).canary
 
 
 async def test_a_pod_that_another_deletes_is_told(subject: Subject, admin: Api, shared: str) -> None:
