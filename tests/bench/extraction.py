@@ -1,0 +1,273 @@
+"""`python -m tests.bench.extraction` tries every kind of edit with our extraction and with the commands of its peers,
+measures it on a real repository, and writes both into docs/extraction.md.
+
+`--table` and `--times` do one of the two. What is measured needs an image of a repository in the local store.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import datetime
+import os
+import resource
+import statistics
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from grader import apply
+from grader.extract import Extraction, extract
+from grader.extraction.baseline import Baseline, record
+from grader.extraction.compare import differences
+from grader.extraction.exclusions import Exclusions
+from grader.patch import Patch, parse
+from sandbox import LocalConfig, Provider, Sandbox, SandboxSpec, open_provider
+from sandbox.local.scratch import default_state_dir
+from sandbox.local.store import ImageStore
+from tests.grader.edits import EDITS, Edit, write_tree
+from tests.grader.tasks import Seeded
+
+PAGE = Path("docs/extraction.md")
+SPEC = SandboxSpec(image="host")
+STEP_S = 10
+HUGE = {"a sparse file of a terabyte"}
+"""No copy of the tree can be made in sensible time."""
+
+_NO_NESTED = "find . -type d -name .git -not -path ./.git -prune -exec rm -rf {} +; "
+_NO_BINARIES = (
+    "git status --porcelain | grep -E '^(M| M|\\?\\?|A| A)' | cut -c4- | while read -r f; do"
+    ' if [ -f "$f" ] && { file "$f" | grep -q executable || git check-attr binary "$f" | grep -q \'binary: set\'; };'
+    ' then git rm -qf "$f" 2>/dev/null || rm -f "$f"; fi; done; '
+)
+_PRISTINE = (
+    "mkdir -p $OWN/objects/info $OWN/refs; echo $BASE >$OWN/HEAD; echo $PWD/.git/objects >$OWN/objects/info/alternates;"
+    ' own() { GIT_DIR=$OWN GIT_WORK_TREE=$PWD GIT_CONFIG_GLOBAL=/dev/null GIT_CONFIG_NOSYSTEM=1 git "$@"; };'
+    " own read-tree $BASE && own ls-files --others -z -- . ':(exclude,glob)**/node_modules/**'"
+    " ':(exclude,glob)**/*.egg-info/**' >$OWN/new; [ ! -s $OWN/new ] || own --literal-pathspecs add -N -f"
+    " --pathspec-from-file=$OWN/new --pathspec-file-nul; own diff --binary --no-color --no-ext-diff --no-textconv"
+    " --no-renames --src-prefix=a/ --dst-prefix=b/ $BASE -- ."
+)
+
+
+@dataclass(frozen=True)
+class Peer:
+    """A system's way to the patch: the commands that it runs, and what it makes of their output."""
+
+    name: str
+    command: str
+    """`$BASE` is the base commit, `$OWN` a free path."""
+    text: bool = True
+    """It decodes the patch as text."""
+    strips: bool = False
+    """It strips white space off both ends, and adds a final newline later."""
+
+    def patch(self, output: bytes) -> bytes:
+        if self.text:
+            output = output.decode("utf-8", "replace").replace("\r\n", "\n").encode()
+        return output.strip() + b"\n" if self.strips else output
+
+
+PEERS = (
+    Peer("`git diff`", "git diff", text=False),
+    Peer("`git diff HEAD --binary`", "git diff HEAD --binary", text=False),
+    Peer("`add -A; diff --cached`", "git add -A && git diff --cached", text=False),
+    Peer("SWE-agent, R2E-Gym", "git add -A && git diff --cached"),
+    Peer(
+        "OpenHands",
+        _NO_NESTED + "git add -A && { " + _NO_BINARIES + " git diff --no-color --cached $BASE; }",
+        strips=True,
+    ),
+    Peer(
+        "OpenHands benchmarks",
+        "git add -A && git -c user.name=o -c user.email=o commit --no-verify -qm edits >/dev/null; git diff $BASE HEAD",
+        strips=True,
+    ),
+    Peer("a runner's own git directory", _PRISTINE, text=False),
+)
+SOURCES = """\
+What the columns run: SWE-agent 1 (`tools/review_on_submit_m`) and R2E-Gym (`get_patch`) stage all and read the staged
+diff as text. OpenHands 0.x (`complete_runtime`) removes nested git directories and files that it takes for binary
+first (it asks `file`, which calls many a Python source "executable" where it is installed, as here); its newer
+benchmarks commit; both strip the diff and end it with a newline again. "A runner's own git directory" is the hardest of
+the public ways that we found (DeepSWE's capture): a pristine directory that borrows the repository's objects, its own
+index and configuration, ignored files included. "Wrong" has the number of paths that a grading would see other than the
+agent left them, in silence. What our own declaration leaves out is held against nobody."""
+
+
+async def asked_of_all(provider: Provider, folder: Path, edit: Edit) -> list[str]:
+    """What our extraction and each peer make of one edit, in words."""
+    seeded = Seeded(provider, write_tree(folder / "repo", edit.ships))
+    async with seeded.sandbox(SPEC) as box:
+        baseline = await record(box, "/testbed")
+        await box.run(f"cd /testbed && {edit.edit}", timeout_s=60)
+        ours = await extract(box, baseline, seeded)
+        if edit.name in HUGE:
+            return [_ours(ours), *["not asked"] * len(PEERS)]
+        base = (await _fresh_commit(seeded)).decode()
+        patches = [await _peers_patch(box, peer, at, base) for at, peer in enumerate(PEERS)]
+        wanted = await box.baseline("/testbed")
+    judged: dict[bytes | None, str] = {None: "no patch"}
+    async with seeded.sandbox(SPEC) as fresh:
+        for at, patch in enumerate(patches):
+            if patch not in judged:
+                assert patch is not None
+                judged[patch] = await _judged(fresh, baseline, patch, f"/copies/{at}", wanted)
+    return [_ours(ours), *(judged[patch] for patch in patches)]
+
+
+def _ours(extraction: Extraction) -> str:
+    if not extraction.faithful:
+        return "said: " + ", ".join(sorted({d.what.replace("_", " ") for d in extraction.differences if d.matters}))
+    notes = sorted({difference.what.replace("_", " ") for difference in extraction.differences})
+    return "exact" + (f", noted: {', '.join(notes)}" if notes else "")
+
+
+async def _fresh_commit(seeded: Seeded) -> bytes:
+    async with seeded.sandbox(SPEC) as box:
+        return (await box.run("cd /testbed && git rev-parse HEAD", timeout_s=20)).output.strip()
+
+
+async def _peers_patch(box: Sandbox, peer: Peer, at: int, base: str) -> bytes | None:
+    """What the peer's commands say of a copy of the agent's tree. None: they failed or did not end."""
+    ran = await box.run(
+        f"mkdir -p /copies && cp -a /testbed /copies/{at} && cd /copies/{at} && export BASE={base} OWN=/tmp/own-{at}"
+        f" && timeout {STEP_S} bash -c {_quoted(peer.command)} 2>/dev/null",
+        timeout_s=60,
+        max_output_bytes=1 << 25,
+        session=f"peer{at}",
+    )
+    return None if ran.exit_code != 0 or ran.truncated else peer.patch(ran.output)
+
+
+async def _judged(fresh: Sandbox, baseline: Baseline, patch: bytes, root: str, wanted: object) -> str:
+    parsed = parse(patch)
+    if not isinstance(parsed, Patch):
+        return "refused"
+    await fresh.run(f"mkdir -p /copies && cp -a /testbed {root}", timeout_s=60, session="judge")
+    applied = await apply.apply(fresh, parsed, Patch(b"", ()), workdir=root, base_commit="HEAD")
+    if not isinstance(applied, apply.Applied):
+        return "refused"
+    given = await fresh.baseline(root)
+    found = differences(wanted, given, exclusions=Exclusions(), tracked=baseline.tracked)  # type: ignore[arg-type]
+    wrong = sum(difference.matters for difference in found)
+    return f"wrong ({wrong})" if wrong else "exact"
+
+
+def _quoted(word: str) -> str:
+    return "'" + word.replace("'", "'\\''") + "'"
+
+
+async def table() -> list[str]:
+    """The lines of the table, and a line of sums."""
+    rows = []
+    with tempfile.TemporaryDirectory(prefix="sandman-extraction-") as folder:
+        async with open_provider(LocalConfig(state_dir=Path(folder) / "state")) as provider:
+            for at, edit in enumerate(EDITS):
+                answers = await asked_of_all(provider, Path(folder) / str(at), edit)
+                rows.append((edit.name, answers))
+                print(edit.name, answers, sep=": ", file=sys.stderr)
+    columns = list(zip(*(answers for _, answers in rows), strict=True))
+    exact = [sum(answer.startswith("exact") for answer in column) for column in columns]
+    said = sum(answer.startswith("said") for answer in columns[0])
+    head = ["the agent's edit", "ours", *(peer.name for peer in PEERS)]
+    return [
+        f"{len(rows)} kinds of edits. Ours: {exact[0]} exact, {said} not faithful and said, "
+        f"{len(rows) - exact[0] - said} silently wrong.",
+        "",
+        "| " + " | ".join(head) + " |",
+        "| --- " * len(head) + "|",
+        *(f"| {name} | {' | '.join(answers)} |" for name, answers in rows),
+        f"| **exact** | {' | '.join(f'**{count}**' for count in exact)} |",
+    ]
+
+
+WORK = """cd /testbed && git ls-files '*.py' | head -300 | tail -20 | while read -r f; do echo '# x' >>"$f"; done
+mkdir -p new && for i in 1 2 3 4 5; do echo "x = $i" >new/m$i.py; done
+rm -f README.rst; head -c 100000 /dev/urandom >new/b.bin
+python3 -c 'import compileall; compileall.compile_dir("django", quiet=2)' 2>/dev/null"""
+
+
+async def times(rounds: int = 7) -> list[str]:
+    """Extraction with proof on a repository of Django's size: a table, or a line that says what is missing."""
+    config = LocalConfig()
+    store = ImageStore((config.state_dir or default_state_dir()).expanduser())
+    images = [image for image in store.list() if "Django" in image.name]
+    if not images:
+        return ["No image of Django is in the local store: not measured."]
+    walls = []
+    async with open_provider(config) as provider, provider.sandbox(SandboxSpec(image=images[0].digest)) as box:
+        baseline = await record(box, "/testbed")
+        size = sum(entry.size for entry in baseline.manifest.values() if entry.digest != "-")
+        await box.run(WORK, timeout_s=120)
+        for _ in range(rounds):
+            began = asyncio.get_running_loop().time()
+            extraction = await extract(box, baseline, provider)
+            walls.append(asyncio.get_running_loop().time() - began)
+            assert extraction.faithful, extraction.differences
+        return [
+            f"{images[0].name}: {len(baseline.manifest)} paths, {size / 1e6:.0f} MB. The agent changed "
+            f"{len(extraction.carried)} files and compiled the package "
+            f"({sum(each.entries for each in extraction.excluded)} cache files left out). {rounds} extractions with "
+            f"proof: median {statistics.median(walls):.2f} s, worst {max(walls):.2f} s. The last one's phases: "
+            + ", ".join(f"{name} {seconds * 1000:.0f} ms" for name, seconds in extraction.phases_s.items())
+            + ".",
+            "",
+            *await _memory(provider, images[0].digest),
+        ]
+
+
+async def _memory(provider: Provider, image: str) -> list[str]:
+    """Peak memory of this process and its largest child while many files, and then one large file, are carried."""
+    rows = ["| what is carried | this process, peak | its largest child, peak |", "| --- | ---: | ---: |"]
+    for name, command in (
+        ("1 file of 100 kB", "head -c 100000 /dev/urandom >a"),
+        ("150 files of 100 kB", "for i in $(seq 150); do head -c 100000 /dev/urandom >f$i; done"),
+        ("1 file of 15 MB", "head -c 15000000 /dev/urandom >a"),
+    ):
+        ran = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "tests.bench.extraction", "--memory", image, command),
+            stdout=asyncio.subprocess.PIPE,
+        )
+        said, _ = await ran.communicate()
+        own, child = said.decode().splitlines()[-1].split()
+        rows.append(f"| {name} | {int(own) / 1024:.0f} MB | {int(child) / 1024:.0f} MB |")
+    return rows
+
+
+async def _one(image: str, command: str) -> None:
+    async with open_provider(LocalConfig()) as provider, provider.sandbox(SandboxSpec(image=image)) as box:
+        baseline = await record(box, "/testbed")
+        await box.run(f"cd /testbed && {command}", timeout_s=120)
+        extraction = await extract(box, baseline, provider)
+        assert extraction.faithful, extraction.differences
+    peaks = [resource.getrusage(who).ru_maxrss for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    print(*peaks)
+
+
+def put(section: str, lines: list[str]) -> None:
+    """Replace what stands between a section's two marks on the page."""
+    text = PAGE.read_text(encoding="utf-8")
+    begin, end = f"<!-- {section} -->\n", f"<!-- end of {section} -->\n"
+    before, _, rest = text.partition(begin)
+    _, _, after = rest.partition(end)
+    when = datetime.datetime.now(datetime.UTC).date().isoformat()
+    load = os.getloadavg()[0]
+    head = f"Written by `python -m tests.bench.extraction` on {when}: {os.cpu_count()} cores, load {load:.1f}.\n\n"
+    PAGE.write_text(before + begin + head + "\n".join(lines) + "\n" + end + after, encoding="utf-8")
+
+
+def main(arguments: list[str]) -> int:
+    """Ask, measure, and write the page."""
+    if arguments[:1] == ["--memory"]:
+        asyncio.run(_one(*arguments[1:]))
+        return 0
+    if arguments != ["--table"]:
+        put("times", asyncio.run(times()))
+    if arguments != ["--times"]:
+        put("table", [SOURCES, "", *asyncio.run(table())])
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
