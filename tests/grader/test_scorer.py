@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 
 import anyio
+import anyio.to_thread
 import pytest
 
 from grader.campaign import Campaign
@@ -197,14 +199,15 @@ async def test_a_task_that_cannot_be_graded_is_not_worth_another_sample(tmp_path
     assert (Cause.CONDITIONS_CONTRADICTED, False) == (again.cause, again.worthwhile)
 
 
+def unadmitted(campaign: Campaign) -> Plan:
+    return dataclasses.replace(make_plan(campaign), refused={TASK: "admission.jsonl says flaky"})
+
+
 async def test_a_task_that_preflight_did_not_admit_has_no_reward(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The campaign's admission file holds for training too: nothing is run, and no other sample is asked for."""
     toy = make_toy(tmp_path)
-
-    def unadmitted(campaign: Campaign) -> Plan:
-        return dataclasses.replace(make_plan(campaign), refused={TASK: "admission.jsonl says flaky"})
 
     monkeypatch.setattr("grader.scorer.make_plan", unadmitted)
     async with open_scorer(toy.campaign, grounds=toy.grounds) as scorer:
@@ -240,3 +243,26 @@ async def test_a_disk_that_takes_nothing_more_answers_everybody(
                 await anyio.sleep_forever()
     assert 1 == len(heard)
     assert 0 == toy.alive
+
+
+async def test_a_patch_that_ends_twice_while_the_disk_is_busy_is_recorded_twice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A sample that is tried again before its first row is on the disk takes nothing from that row."""
+    toy = make_toy(tmp_path)
+    monkeypatch.setattr("grader.scorer.make_plan", unadmitted)  # a quick way to end without a verdict
+    busy, free, append = threading.Event(), threading.Event(), Ledger.append
+
+    def slow(self: Ledger, gradings: Sequence[Grading]) -> None:
+        append(self, gradings)
+        busy.set()
+        free.wait(timeout=10)
+
+    monkeypatch.setattr(Ledger, "append", slow)
+    async with open_scorer(toy.campaign, grounds=toy.grounds) as scorer:
+        await scorer.score(TASK, b"")
+        await anyio.to_thread.run_sync(busy.wait)
+        await scorer.score(TASK, b"")
+        free.set()
+    with read_only(run_directory(tmp_path / "runs", "training")) as ledger:
+        assert (2, 1) == (len(list(ledger.gradings())), len(ledger.expected()))
