@@ -101,6 +101,12 @@ def identity(pid):
     return None if fields is None or fields[0] in b"ZX" else (pid, fields[2])
 
 
+def is_running(pid):
+    """Whether a process runs or waits for nothing but a processor."""
+    fields = _stat_fields(pid)
+    return fields is not None and fields[0] == b"R"
+
+
 def has_children(pid):
     """Whether a process has children. True when it cannot be told cheaply."""
     try:

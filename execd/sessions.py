@@ -8,6 +8,7 @@ from .protocol import Refusal
 from .shell import ABORT_SIGNAL, Shell
 
 GRACE_S = 0.5
+BUSY_S = 4.0
 SWEEP_S = 0.02
 LOOK_S = 0.1
 MAX_WAITING = 64
@@ -183,16 +184,20 @@ class Session:
 
     def _sweep(self, record, until):
         """Until the aborted command's end is reported: at the end of the grace its processes are killed, later the
-        shell as well (a builtin that waits cannot be aborted)."""
+        shell as well (a builtin that waits cannot be aborted); one that would go on if it or its dying processes got a
+        processor has more time."""
         if record is not self._current or self._shell is None:
             return
         now = time.monotonic()
-        if now > until + GRACE_S:
+        if now > until + (BUSY_S if self._still_busy() else GRACE_S):
             self.kill_tree(self._old_processes)
             return
         if now > until:
             procs.kill_trees(self._command_processes)
         self._host.loop.after(SWEEP_S, lambda: self._sweep(record, until))
+
+    def _still_busy(self):
+        return procs.is_running(self._shell.pid) or bool(self._command_processes())
 
     def kill_tree(self, spared=frozenset()):
         """KILL the shell and everything below it except `spared`."""

@@ -18,6 +18,7 @@ from tests.execd.conftest import PYTHONS
 PAGE = Path("docs/torture.md")
 CASE_S = 45.0
 AT_ONCE = 3
+COUNTS = "| execd's Python, in the local provider | cases | right |\n| --- | ---: | ---: |"
 HEAD = """# The torture suite
 
 Written by `python -m tests.bench.torture`. Each case of `sandbox/torture.py`, run in the local provider and, where it
@@ -93,26 +94,39 @@ def _shown(command: str | bytes) -> str:
     return (text if len(text) < 50 else text[:47] + "...").replace("|", "\\|").replace("`", "'")
 
 
-def main() -> int:
-    """Ask both and write the page. Exit code 1 when ours is wrong anywhere."""
-    cases = [case for case in CASES if not case.slow]
-    mine = asyncio.run(ours(cases))
-    counts = "| execd's Python, in the local provider | cases | right |\n| --- | ---: | ---: |\n"
-    wrong = {name: answer for name, answer in mine.items() if answer != "right"}
+def each_python(cases: Sequence[Case]) -> tuple[str, dict[str, str]]:
+    """A table of counts, one line for each Python found, and what was wrong."""
+    lines, wrong = [COUNTS], {}
     for version, python in PYTHONS.items():
         answers = asyncio.run(ours(cases, Path(python)))
         wrong |= {f"{name} ({version})": answer for name, answer in answers.items() if answer != "right"}
-        counts += f"| {version} | {len(answers)} | {sum(answer == 'right' for answer in answers.values())} |\n"
+        lines.append(f"| {version} | {len(answers)} | {sum(answer == 'right' for answer in answers.values())} |")
+    return "\n".join(lines) + "\n", wrong
+
+
+def main(argv: Sequence[str]) -> int:
+    """Ask both and write the page; with `pythons` only its first table anew. Exit code 1 when ours is wrong anywhere."""
+    cases = [case for case in CASES if not case.slow]
+    counts, wrong = each_python(cases)
+    if argv == ["pythons"]:
+        page = PAGE.read_text(encoding="utf-8")
+        start = page.index(COUNTS)
+        PAGE.write_text(page[:start] + counts + page[page.index("\n\n", start) + 1 :], encoding="utf-8")
+    else:
+        mine = asyncio.run(ours(cases))
+        wrong |= {name: answer for name, answer in mine.items() if answer != "right"}
+        PAGE.write_text(HEAD % counts + _side_by_side(cases, mine, theirs(cases)), encoding="utf-8")
     print(counts, *wrong.items(), sep="\n")
-    others = theirs(cases)
-    lines = [f"| {case.name} | {mine[case.name]} | {others.get(case.name, 'not asked')} |" for case in cases]
-    right = sum(answer == "right" for answer in mine.values())
-    their_right = sum(answer == "right" for answer in others.values())
-    tail = f"\nexecd: {right} of {len(mine)} right. SWE-ReX: {their_right} of {len(others)} that it was asked.\n"
-    PAGE.write_text(HEAD % counts + "\n".join(lines) + "\n" + tail, encoding="utf-8")
-    print(tail.strip())
     return 1 if wrong else 0
 
 
+def _side_by_side(cases: Sequence[Case], mine: dict[str, str], others: dict[str, str]) -> str:
+    lines = [f"| {case.name} | {mine[case.name]} | {others.get(case.name, 'not asked')} |" for case in cases]
+    right = sum(answer == "right" for answer in mine.values())
+    their_right = sum(answer == "right" for answer in others.values())
+    tail = f"execd: {right} of {len(mine)} right. SWE-ReX: {their_right} of {len(others)} that it was asked."
+    return "\n".join([*lines, "", tail, ""])
+
+
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))
