@@ -105,9 +105,10 @@ def each_python(cases: Sequence[Case]) -> tuple[str, dict[str, str]]:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Ask both and write the page; with `pythons` only its first table anew. Exit code 1 when ours is wrong anywhere."""
+    """Ask both and write the page; with `pythons` its first table only. Exit code 1 when ours is wrong anywhere."""
     cases = [case for case in CASES if not case.slow]
     counts, wrong = each_python(cases)
+    print(counts, *wrong.items(), sep="\n", flush=True)
     if argv == ["pythons"]:
         page = PAGE.read_text(encoding="utf-8")
         start = page.index(COUNTS)
@@ -116,7 +117,6 @@ def main(argv: Sequence[str]) -> int:
         mine = asyncio.run(ours(cases))
         wrong |= {name: answer for name, answer in mine.items() if answer != "right"}
         PAGE.write_text(HEAD % counts + _side_by_side(cases, mine, theirs(cases)), encoding="utf-8")
-    print(counts, *wrong.items(), sep="\n")
     return 1 if wrong else 0
 
 
