@@ -66,7 +66,7 @@ def preflight(folder: Path, *, concurrency: int = 2) -> list[Named]:
 
 def _entries(files: Files) -> dict[str, dict[str, object]]:
     command = [sys.executable, "-m", "grader.cli", "preflight", str(files.campaign), "--diagnose", "--json"]
-    command += ["--slow-share", "0.2", "--repeats", "3"]
+    command += ["--slow-share", "0.15", "--repeats", "3"]
     with (files.runs.parent / "story.txt").open("wb") as story:
         ended = subprocess.run(command, stdout=subprocess.PIPE, stderr=story, check=False)
     if ended.returncode != 3:  # some tasks are not admitted, and none was left without a class

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.demo.taskset import EVAL_SCRIPT
-from tests.demo_conditions.cases import MADE, Case
+from tests.demo_conditions.cases import MADE, RUNNER, Case
 
 _COMMIT = "0000000000000000000000000000000000000001"  # no such commit: the image's own baseline counts
 
@@ -26,7 +26,7 @@ time_zone = "Asia/Kolkata"
 locale = "C"
 visible_cpus = 1
 memory_mib = 256
-test_time_limit_s = 20
+test_time_limit_s = 60
 
 [limits]
 concurrency = {concurrency}
@@ -52,6 +52,7 @@ def write(folder: Path, cases: Sequence[Case], *, concurrency: int = 2) -> Files
     (package / "__init__.py").write_text("")
     (folder / "repo" / "tests").mkdir()
     (folder / "repo" / "tests" / "__init__.py").write_text("")
+    (folder / "repo" / "run_tests.py").write_text(RUNNER)
     for case in cases:
         (package / f"{case.name}.py").write_text(case.broken)
     _lines(folder / "tasks.jsonl", [_row(case) for case in cases])
