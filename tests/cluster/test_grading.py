@@ -13,7 +13,7 @@ from tests.cluster.conftest import a_canary, pods_of
 from tests.cluster.grading import Bench, answers, built_and_loaded, command, differences
 from tests.demo.taskset import TIME_LIMIT_S, task_ids, write
 
-pytestmark = [pytest.mark.cluster, pytest.mark.anyio, pytest.mark.timeout(1500)]
+pytestmark = [pytest.mark.cluster, pytest.mark.anyio, pytest.mark.timeout(2400)]
 
 CONDITIONS = {
     "egress": "denied",
