@@ -10,7 +10,7 @@ import tempfile
 from collections.abc import Iterable
 from pathlib import Path
 
-from tests.bench import execd, grading, local
+from tests.bench import execd, grading, local, probe
 from tests.bench.measure import Measurement
 
 PAGE = Path("docs/benchmarks.md")
@@ -21,6 +21,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="sandman-bench-") as folder:
         rows = asyncio.run(local.measure(Path(folder) / "state"))
         rows += asyncio.run(execd.measure(Path(folder)))
+        rows += asyncio.run(probe.measure(Path(folder) / "state"))
         rows += grading.measure(Path(folder))
     table = "\n".join(_table(rows))
     print(table)
