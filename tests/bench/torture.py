@@ -111,8 +111,10 @@ def main(argv: Sequence[str]) -> int:
     print(counts, *wrong.items(), sep="\n", flush=True)
     if argv == ["pythons"]:
         page = PAGE.read_text(encoding="utf-8")
-        start = page.index(COUNTS)
-        PAGE.write_text(page[:start] + counts + page[page.index("\n\n", start) + 1 :], encoding="utf-8")
+        cases_at = page.index("| case |")
+        counts_at = page.find(COUNTS)
+        head = page[: cases_at if counts_at < 0 else counts_at]
+        PAGE.write_text(f"{head}{counts}\n{page[cases_at:]}", encoding="utf-8")
     else:
         mine = asyncio.run(ours(cases))
         wrong |= {name: answer for name, answer in mine.items() if answer != "right"}
