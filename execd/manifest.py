@@ -109,10 +109,10 @@ class _Frames:
 class Walk:
     """One walk. An entry is `kind mode uid gid links device inode size digest`, NUL, path, NUL, link target, NUL.
 
-    Kinds are those of `_KINDS`, and `g` for what is named `.git` (its digest is the kind of thing it is) and `m` for a
-    directory of another file system: neither is entered. The digest of a regular file is its SHA-256, or says why there
-    is none: it cannot be read (`unread`), has more than a GiB (`large`), or did not hold still (`moving`). A directory
-    has `-`, or `unread`, or `deep` when it lies deeper than is walked.
+    Kinds are those of `_KINDS`, and `g` for what is named `.git` (a file has a hash, all else the letter of its kind)
+    and `m` for a directory of another file system: neither is entered. The digest of a regular file is its SHA-256, or
+    says why there is none: it cannot be read (`unread`), has more than a GiB (`large`), or did not hold still
+    (`moving`). A directory has `-`, or `unread`, or `deep` when it lies deeper than is walked.
     """
 
     def __init__(self, out, max_entries):
@@ -161,7 +161,8 @@ class Walk:
     def _one(self, fd, name, path, status, depth):
         kind = _KINDS.get(stat.S_IFMT(status.st_mode), b"?")
         if name.lower() == ".git":
-            self._entry(b"g", status, kind, path)
+            status, digest = _hashed(fd, name, status) if kind == b"f" else (status, kind)
+            self._entry(b"g", status, digest, path)
         elif kind == b"f":
             status, digest = _hashed(fd, name, status)
             self._entry(kind, status, digest, path)

@@ -92,7 +92,8 @@ async def extract(
 ) -> Extraction:
     """Turn what lies under the baseline's root in `box` into a patch, and prove it in a fresh sandbox of `provider`.
 
-    `box` is only read, and may go on being used. Raises `SandboxError`: the sandbox can then be asked again.
+    `box` is only read, and may go on being used. Raises `SandboxError`, or `GitFailed` when this host's git fails: the
+    sandbox can then be asked again.
     """
     clock = _Clock()
     work = _Work(box, baseline, exclusions or Exclusions(), clock)

@@ -48,8 +48,8 @@ class Entry:
     size: int
     digest: str
     """SHA-256 (hex) of a regular file's bytes. Otherwise why there is none: `-` (no regular file), `unread` (it may
-    not be read), `large`, `moving` (it did not hold still), `deep` (a directory deeper than is walked). For `.git` the
-    letter of the kind that it is."""
+    not be read), `large`, `moving` (it did not hold still), `deep` (a directory deeper than is walked). For a
+    `.git` that is no regular file, the letter of its kind."""
     target: bytes = b""
     """Where a link points."""
 

@@ -11,6 +11,8 @@ import subprocess
 from pathlib import Path
 from typing import IO
 
+from grader.errors import GraderError
+
 CONFIG = """\
 [core]
 \trepositoryformatversion = 0
@@ -39,8 +41,8 @@ CONFIG = """\
 TIMEOUT_S = 120.0
 
 
-class GitFailed(Exception):
-    """Our own git did not do what was asked. A defect of ours, or this host's trouble."""
+class GitFailed(GraderError):
+    """This host's git did not do what was asked: it is missing, its disk is full, or it is a defect of ours."""
 
 
 def make_repository(path: Path) -> None:
@@ -53,18 +55,22 @@ def make_repository(path: Path) -> None:
 
 def run(repository: Path, *arguments: str, stdout: IO[bytes] | None = None, **variables: str) -> bytes:
     """Run git in `repository` and return what it wrote, unless `stdout` takes it. Raises `GitFailed`."""
-    ended = subprocess.run(
-        ["git", *arguments],
-        stdin=subprocess.DEVNULL,
-        stdout=stdout or subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        env=environment(repository, **variables),
-        cwd=repository,
-        timeout=TIMEOUT_S,
-        check=False,
-    )
+    try:
+        ended = subprocess.run(
+            ["git", *arguments],
+            stdin=subprocess.DEVNULL,
+            stdout=stdout or subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env=environment(repository, **variables),
+            cwd=repository,
+            timeout=TIMEOUT_S,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise GitFailed(f"git could not be run on this host ({error}); install git, or look at its disk") from error
     if ended.returncode != 0:
-        raise GitFailed(f"git {' '.join(arguments)} ended with {ended.returncode}: {ended.stderr[-2000:]!r}")
+        told = ended.stderr[-2000:].decode("utf-8", "backslashreplace")
+        raise GitFailed(f"git {arguments[0]} ended with {ended.returncode}: {told}; look at this host's git and disk")
     return ended.stdout or b""
 
 

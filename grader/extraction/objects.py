@@ -7,6 +7,7 @@ patch with NUL bytes is no text and `grader.patch` refuses it.
 
 from __future__ import annotations
 
+import contextlib
 import subprocess
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
@@ -69,36 +70,36 @@ def make_patch(pairs: Sequence[Pair], folder: Path, max_bytes: int) -> bytes | N
 
 def _import(repository: Path, stream: Iterator[bytes]) -> None:
     """Feed `git fast-import`, which keeps no more than an object or two in memory."""
-    with (
-        tempfile.TemporaryFile() as words,
-        subprocess.Popen(
-            ["git", "fast-import", "--quiet", "--done", "--date-format=raw"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.DEVNULL,
-            stderr=words,
-            env=environment(repository),
-            cwd=repository,
-        ) as process,
-    ):
-        assert process.stdin is not None
+    with tempfile.TemporaryFile() as words:
+        command = ["git", "fast-import", "--quiet", "--done", "--date-format=raw"]
         try:
+            process = subprocess.Popen(
+                command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.DEVNULL,
+                stderr=words,
+                env=environment(repository),
+                cwd=repository,
+            )
+        except OSError as error:
+            raise GitFailed(f"git could not be run on this host ({error}); install git") from error
+        try:
+            assert process.stdin is not None
             _feed(process.stdin, stream)
             status = process.wait(TIMEOUT_S)
-        except BaseException:
+        finally:
             process.kill()
-            raise
+            process.wait()
         if status != 0:
             words.seek(0)
-            raise GitFailed(f"git fast-import ended with {status}: {words.read(2000)!r}")
+            told = words.read(2000).decode("utf-8", "backslashreplace")
+            raise GitFailed(f"git fast-import ended with {status}: {told}; look at this host's git and disk")
 
 
 def _feed(stdin: IO[bytes], stream: Iterator[bytes]) -> None:
-    try:
+    with contextlib.suppress(BrokenPipeError), stdin:  # its status and words say why it ended
         for piece in stream:
             stdin.write(piece)
-        stdin.close()
-    except BrokenPipeError:
-        pass  # its status and words say why it ended
 
 
 def _stream(groups: dict[str, list[Pair]]) -> Iterator[bytes]:

@@ -77,7 +77,7 @@ async def test_every_kind_of_entry_is_told_as_it_is(on_each_python: Running, tmp
     assert sha256(b"x" * 1_000_003) == manifest[b"big"].digest and sha256(b"") == manifest[b"empty"].digest
     assert (b"../..", b"/no/\xfe") == (manifest[b"up"].target, manifest[b"gone"].target)
     assert manifest[b"same"].inode == manifest[b"empty"].inode and manifest[b"same"].links == 2
-    assert ("f", "d") == (manifest[b".GIT"].digest, manifest[b"sub/.git"].digest)
+    assert (sha256(b"gitdir: /x"), "d") == (manifest[b".GIT"].digest, manifest[b"sub/.git"].digest)
 
 
 async def test_what_changed_is_found_whatever_the_times_say(running: Running, tmp_path: Path) -> None:

@@ -15,7 +15,8 @@ from grader.extract import extract
 from grader.extraction.baseline import Baseline, record
 from grader.extraction.compare import What
 from grader.extraction.exclusions import Exclusions, excluded_at
-from sandbox import Sandbox, SandboxError, SandboxSpec
+from sandbox import LocalConfig, Sandbox, SandboxError, SandboxSpec, open_provider
+from tests.grader.edits import SUBMODULE, write_tree
 from tests.grader.tasks import Seeded, toy
 
 pytestmark = pytest.mark.anyio
@@ -129,6 +130,21 @@ async def test_the_agents_processes_cannot_make_it_a_lie(tmp_path: Path) -> None
         except SandboxError:
             return
         assert extraction.faithful and 2001 == len(extraction.carried)
+
+
+async def test_what_an_agent_writes_where_a_path_should_stand_is_data(tmp_path: Path) -> None:
+    """A submodule's git file may name anything, bytes that no path can hold included: it is said, and no trouble."""
+    repo = write_tree(tmp_path / "repo", SUBMODULE)
+    async with (
+        open_provider(LocalConfig(state_dir=tmp_path / "state")) as local,
+        Seeded(local, repo).sandbox(SPEC) as box,
+    ):
+        baseline = await record(box, "/testbed")
+        for named in (r"/a\0b\377", "../../../..", "/proc/self/environ", "vendor"):
+            await box.run(f"cd /testbed && printf 'gitdir: {named}' >vendor/lib/.git", timeout_s=20)
+            extraction = await extract(box, baseline, Seeded(local, repo))
+            said = {(difference.path, difference.what) for difference in extraction.differences}
+            assert {(b"vendor/lib/.git", What.NESTED_REPOSITORY), (b"vendor/lib", What.SUBMODULE)} == said
 
 
 @pytest.mark.parametrize(
