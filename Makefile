@@ -5,12 +5,13 @@ BIN := $(VENV)/bin
 PYTEST := $(BIN)/python -m pytest
 JOBS ?= 2
 
-.PHONY: help venv demo test test-all check lint bench lock clean
+.PHONY: help venv demo test test-all cluster check lint bench lock clean
 
 help:
 	@echo "make demo    grade a small task set and print its verdicts"
 	@echo "make test    all tests but the slow ones"
 	@echo "make check   formatter, linter, types, import contracts, execd's syntax, and all tests"
+	@echo "make cluster the tests that need Kubernetes, on a cluster that is brought up and stopped again (Debian, root)"
 	@echo "make bench   measure, and write docs/benchmarks.md"
 	@echo "make lock    pin the newest versions that pyproject.toml allows into requirements.txt"
 
@@ -33,6 +34,9 @@ test: venv
 
 test-all: venv
 	$(PYTEST) -n $(JOBS)
+
+cluster: venv
+	tests/cluster/with $(PYTEST) -n $(JOBS) -m cluster tests/cluster
 
 lint: venv
 	$(BIN)/ruff format --check .

@@ -44,7 +44,8 @@ from sandbox.pacing import Pacer, PacerLimits, Permit
 from sandbox.spec import Identity, PhaseTimes, SandboxSpec
 
 CLOSE_TIMEOUT_S = 120.0
-"""Longer than a create of unknown outcome stays in doubt."""
+"""Closing goes on for as long as it gets somewhere in that time. Longer than a create of unknown outcome stays in
+doubt."""
 
 EXPLAIN_S = 3.0
 """How long the way to a sandbox is broken before its pod is asked, rather than waited for."""
@@ -124,11 +125,17 @@ class KubernetesProvider:
         closing.result()
 
     async def _close(self) -> None:
-        """Wait until nothing of ours is left, then stop. Bounded, whatever the server does."""
-        with anyio.move_on_after(CLOSE_TIMEOUT_S):
-            if self._births:
-                await asyncio.wait(self._births)
-            await self._none_left.wait()
+        """Wait until nothing of ours is left, then stop. Bounded, whatever the server does: but thousands may take
+        their time, as long as there are ever fewer of them."""
+        left_before = math.inf
+        while self._births or self._owners:
+            if len(self._owners) >= left_before:
+                break
+            left_before = len(self._owners)
+            with anyio.move_on_after(CLOSE_TIMEOUT_S):
+                if self._births:
+                    await asyncio.wait(self._births)
+                await self._none_left.wait()
         left = self.pending
         if left:
             claims = [str(self._owners[name].claim) for name in left]

@@ -291,3 +291,49 @@ async def test_a_log_that_cannot_be_written_loses_no_pod(cluster: StandIn, confi
 
     assert ({}, {}) == (cluster.pods, cluster.leases)
     assert deaf.lines >= 4
+
+
+async def test_closing_goes_on_while_it_gets_somewhere_and_ends_when_it_does_not(
+    cluster: StandIn, config: KubernetesConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Deletes that are let through one by one are waited for, beyond the time-out; those that never are, are listed."""
+    monkeypatch.setattr("sandbox.kube.provider.CLOSE_TIMEOUT_S", 4.0)
+    monkeypatch.setattr(ownership, "LONGEST_RETRY_S", 0.2)
+    cluster.status_of_new = lambda pod: {"phase": "Pending"}
+    let_through = anyio.Event()
+    allowed = 0
+
+    def refuse(verb: str, kind: str) -> tuple[int, str, str] | None:
+        nonlocal allowed
+        if (verb, kind) != ("DELETE", "pods"):
+            return None
+        if allowed <= 0:
+            return 500, "InternalError", "no"
+        allowed -= 1
+        return None
+
+    cluster.refuse = refuse
+
+    async def caller(provider: Any) -> None:
+        async with provider.sandbox(SPEC, acquire_timeout_s=60):
+            pass
+
+    async def let() -> None:
+        nonlocal allowed
+        for _ in range(3):
+            await anyio.sleep(2)
+            allowed += 1
+        let_through.set()
+
+    began = anyio.current_time()
+    async with open_provider(config) as provider:
+        callers = [asyncio.create_task(_lost(caller(provider))) for _ in range(4)]
+        with anyio.fail_after(10):
+            while len(cluster.pods) < 4:
+                await anyio.sleep(0.01)
+        letting = asyncio.create_task(let())
+    await asyncio.wait({*callers, letting})
+
+    assert let_through.is_set()
+    assert 1 == len(provider.pending) == len(cluster.pods)  # type: ignore[attr-defined]
+    assert 6 < anyio.current_time() - began < 60
