@@ -82,6 +82,9 @@ class Conditions(BaseModel):
         return environment
 
 
+_FLAG_COSTS: dict[str, float | None] = {"results_conflict": None, "channel_noise": None}
+
+
 class RewardPolicy(BaseModel):
     """From a verdict to a number. No verdict is always None, whatever stands here."""
 
@@ -92,9 +95,15 @@ class RewardPolicy(BaseModel):
     patch_rejected: float = 0.0
     timed_out: float | None = 0.0
     """None: a suite that outlives its limit leaves the group."""
-    flag_costs: dict[str, float | None] = {"results_conflict": None, "channel_noise": None}
+    flag_costs: dict[str, float | None] = _FLAG_COSTS
     """What a flag of that name takes off the reward of a resolved grading. None: the grading leaves the group. The
-    defaults are for what no honest run shows; a change of `setup.cfg` (`patch_steers_tests`) costs nothing."""
+    defaults are for what no honest run shows, and stay for flags that are not named; a change of `setup.cfg`
+    (`patch_steers_tests`) costs nothing."""
+
+    @field_validator("flag_costs")
+    @classmethod
+    def _defaults_stay(cls, given: dict[str, float | None]) -> dict[str, float | None]:
+        return {**_FLAG_COSTS, **given}
 
 
 class Limits(BaseModel):

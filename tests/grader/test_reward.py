@@ -29,3 +29,15 @@ def test_no_verdict_is_never_a_number(resolved: float, other: float) -> None:
     """Whatever the policy declares, no verdict has no reward."""
     policy = RewardPolicy(resolved=resolved, unresolved=other, patch_rejected=other, timed_out=other)
     assert reward.of(Outcome.NO_VERDICT, policy) is None
+
+
+def test_flags_cost_a_resolved_grading_what_the_policy_says() -> None:
+    """A flag that has a cost takes it off a resolved grading once, and off no other; one that costs None leaves no
+    reward; one that is not named costs nothing. The defaults stay beside what is declared."""
+    policy = RewardPolicy(flag_costs={"patch_steers_tests": 0.25, "log_disagrees": None})
+    steers, twice = "patch_steers_tests: x.", ("patch_steers_tests: x.", "patch_steers_tests: y.")
+    assert 0.75 == reward.of(Outcome.RESOLVED, policy, (steers,)) == reward.of(Outcome.RESOLVED, policy, twice)
+    assert reward.of(Outcome.RESOLVED, policy, (steers, "log_disagrees: x.")) is None
+    assert reward.of(Outcome.RESOLVED, policy, ("results_conflict: x.",)) is None
+    assert 1.0 == reward.of(Outcome.RESOLVED, policy, ("missing_tests: x.",))
+    assert 0.0 == reward.of(Outcome.UNRESOLVED, policy, (steers, "log_disagrees: x."))

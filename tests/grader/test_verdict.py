@@ -282,3 +282,13 @@ def test_an_unrelated_passed_test_changes_no_outcome(new: list[str], words: dict
         after.fail_to_pass,
         after.pass_to_pass,
     )
+
+
+def test_a_time_out_near_the_references_own_time_is_no_verdict() -> None:
+    """Where the reference comes near the limit a suite that outlives it says nothing of the patch."""
+    results = LogResults({F2P: "PASSED"})
+    assert Outcome.TIMED_OUT is judge((F2P,), (P2P,), results, timed_out=True).outcome
+    slow = judge((F2P,), (P2P,), results, timed_out=True, slow_reference="The reference takes 50 s of 60 s.")
+    assert (Outcome.NO_VERDICT, Cause.TASK_REFUSED) == (slow.outcome, slow.cause)
+    ended = judge((F2P,), (P2P,), LogResults({F2P: "PASSED", P2P: "PASSED"}), slow_reference="The reference is slow.")
+    assert Outcome.RESOLVED is ended.outcome
