@@ -64,7 +64,7 @@ class Score:
     cause: Cause | None
     """Set when, and only when, the outcome is `no_verdict`."""
     why: str
-    """The grading's first reason; may be empty where there is a verdict."""
+    """Why not resolved, or why there is no reward; empty for a resolved one that has its reward."""
     flags: tuple[str, ...]
     patch_sha256: str
 
@@ -368,18 +368,20 @@ def _closed() -> ScorerClosed:
 
 
 def _score(grading: Grading) -> Score:
-    why = grading.reasons[0] if grading.reasons else ""
-    return Score(
-        grading.task_id,
-        grading.reward,
-        grading.outcome,
-        grading.cause,
-        why,
-        grading.flags,
-        grading.evidence.patch_sha256,
-    )
+    why = _why(grading.reward, grading.outcome, grading.reasons, grading.flags)
+    sha256 = grading.evidence.patch_sha256
+    return Score(grading.task_id, grading.reward, grading.outcome, grading.cause, why, grading.flags, sha256)
 
 
 def _score_of_row(row: Row) -> Score:
-    why = row.reasons[0] if row.reasons else ""
+    why = _why(row.reward, row.outcome, row.reasons, row.flags)
     return Score(row.key.task_id, row.reward, row.outcome, row.cause, why, row.flags, row.key.patch_sha256)
+
+
+def _why(reward: float | None, outcome: Outcome, reasons: Sequence[str], flags: Sequence[str]) -> str:
+    """The first reason; where there is a verdict and no reward, that it was the policy that gave none."""
+    reason = reasons[0] if reasons else ""
+    if reward is not None or outcome is Outcome.NO_VERDICT:
+        return reason
+    told = [*filter(None, [reason]), *flags]
+    return f"the policy gives no reward for {outcome.value.replace('_', ' ')}" + (f": {' '.join(told)}" if told else "")

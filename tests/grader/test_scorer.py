@@ -188,6 +188,7 @@ async def test_a_policy_may_give_a_time_out_no_reward(tmp_path: Path) -> None:
         group = await scorer.score_group(TASK, toy.patches()[1:3])
     assert [-1.0, None] == group.rewards
     assert [(1, Outcome.TIMED_OUT, None)] == [(a.index, a.outcome, a.cause) for a in group.resample()]
+    assert group.resample()[0].why.startswith("the policy gives no reward for timed out: ")
 
 
 async def test_a_task_that_cannot_be_graded_is_not_worth_another_sample(tmp_path: Path) -> None:
