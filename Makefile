@@ -44,6 +44,7 @@ lint: venv
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/vermin --quiet --no-tips --violations --target=3.6- execd
+	$(BIN)/vermin --quiet --no-tips --violations --target=3.4- grader/reporters
 
 check: lint test-all
 

@@ -171,6 +171,18 @@ async def test_a_hanging_patch_times_out(tmp_path: Path) -> None:
     assert (tmp_path / "logs" / Path(str(grading.evidence.log_path)).name).read_bytes().startswith(b"here\n")
 
 
+async def test_a_hanging_patch_has_no_verdict_where_the_reference_comes_near_the_limit(tmp_path: Path) -> None:
+    """A limit of which the reference needs more than half cannot tell a slow patch from a slow machine."""
+    async with toy(tmp_path) as (repo, provider):
+        task = make_task(repo)
+        assert task.plan is not None
+        slow = dataclasses.replace(task, plan=dataclasses.replace(task.plan, reference_s=0.6))
+        patch = repo.diff(lambda root: (root / "sums.py").write_text("import time\ntime.sleep(99)\n"))
+        grading = await graded(slow, patch, provider, conditions=Conditions(test_time_limit_s=1))
+    assert (Outcome.NO_VERDICT, Cause.TASK_REFUSED, None) == (grading.outcome, grading.cause, grading.reward)
+    assert "raise the time limit" in grading.reasons[0]
+
+
 async def test_contradicted_conditions_run_no_test(tmp_path: Path) -> None:
     """A declared condition that does not hold refuses before any test, with a sentence and no reward."""
     async with toy(tmp_path) as (repo, provider):
