@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Group, Parameter
 
-from grader.commands.place import Context, Kubeconfig, Namespace, ProviderKind, StateDir, provider_flags
+from grader.commands.place import Context, Kubeconfig, Namespace, ProviderKind, StateDir, provider_flags, task_ids
 from grader.console import Exit, printable
-from grader.errors import UsageError
 from grader.verdict import Cause
 
 if TYPE_CHECKING:
@@ -92,7 +90,7 @@ def grade(
         "recipes": recipes,
         "images": images,
         "patches": patches,
-        "only": _ids(only),
+        "only": task_ids(only),
         "admission": admission,
         "run": run,
         "runs_dir": runs_dir,
@@ -110,16 +108,6 @@ def grade(
         },
     }
     return _run(load(campaign, flags), as_json=json, dedupe=dedupe, fail_fast=fail_fast)
-
-
-def _ids(only: Sequence[str] | None) -> list[str] | None:
-    """The ids of `--only`. Naming none is a mistake (an empty variable in a script), not a wish for all."""
-    if only is None:
-        return None
-    ids = [task_id.strip() for text in only for task_id in text.split(",") if task_id.strip()]
-    if not ids:
-        raise UsageError("--only names no task; give ids, or leave the flag out for all tasks")
-    return ids
 
 
 def _run(campaign: Campaign, *, as_json: bool, dedupe: bool, fail_fast: bool) -> int:

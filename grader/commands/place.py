@@ -1,11 +1,14 @@
-"""The flags that say where sandboxes are made, the same for each command that makes or looks for some."""
+"""The flags that several commands share: where sandboxes are made, and which tasks are meant."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Literal
 
 from cyclopts import Group, Parameter
+
+from grader.errors import UsageError
 
 _WHERE = Group("Where sandboxes are made (all other settings of a provider stand in a campaign file)", sort_key=3)
 
@@ -36,3 +39,13 @@ def provider_flags(
         "kubeconfig": kubeconfig,
         "context": context,
     }
+
+
+def task_ids(only: Sequence[str] | None) -> list[str] | None:
+    """The ids of `--only`. Naming none is a mistake (an empty variable in a script), not a wish for all."""
+    if only is None:
+        return None
+    ids = [task_id.strip() for text in only for task_id in text.split(",") if task_id.strip()]
+    if not ids:
+        raise UsageError("--only names no task; give ids, or leave the flag out for all tasks")
+    return ids

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Group, Parameter
 
-from grader.commands.place import Context, Kubeconfig, Namespace, ProviderKind, StateDir, provider_flags
+from grader.commands.place import Context, Kubeconfig, Namespace, ProviderKind, StateDir, provider_flags, task_ids
 from grader.console import Exit, printable, write_table
 from grader.errors import UsageError
 
@@ -81,14 +81,13 @@ def preflight(
     `grader.cli` holds the text that `--help` prints. Returns the exit status.
     """
     from grader.campaign import load
-    from grader.commands.grade import _ids
     from grader.preflight.run import Request
 
     flags = {
         "taskset": taskset,
         "recipes": recipes,
         "images": images,
-        "only": _ids(only),
+        "only": task_ids(only),
         "run": run,
         "runs_dir": runs_dir,
         "provider": provider_flags(provider, state_dir, namespace, kubeconfig, context),
