@@ -8,6 +8,7 @@ from __future__ import annotations
 import difflib
 import re
 import tomllib
+import zoneinfo
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal, TypeVar, get_args
@@ -72,6 +73,18 @@ class Conditions(BaseModel):
     """Further variables of the tests' environment, which must have these values once the task's own is activated."""
     image_digest: str | None = Field(default=None, pattern="^sha256:[0-9a-f]{64}$")
     """Of the image, for a campaign whose tasks share one."""
+
+    @field_validator("time_zone")
+    @classmethod
+    def _is_known_here(cls, name: str | None) -> str | None:
+        """A name that is mistyped would be UTC to the tests, and unread to the probe."""
+        try:
+            if name is not None:
+                zoneinfo.ZoneInfo(name)
+        except (zoneinfo.ZoneInfoNotFoundError, ValueError, OSError) as error:
+            if zoneinfo.available_timezones():
+                raise ValueError("is no time zone that this machine knows; give a name such as `UTC`") from error
+        return name
 
     @field_validator("environment")
     @classmethod

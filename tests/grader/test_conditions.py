@@ -8,18 +8,20 @@ import os
 import subprocess
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from grader.campaign import Conditions, Limits
+from grader.campaign import Conditions, Limits, load
 from grader.conditions import UNSET, Look, Observed, Promises, compare, declared, environment, observed_from, spec_for
 from grader.conditions.compare import RULES
 from grader.conditions.hashes import ROUNDS, hash_under, seed_of
 from grader.conditions.observed import INSTANTS, TEXT, Clock, zone_at
-from sandbox import Facts, Identity
+from grader.errors import UsageError
+from grader.hold import PromiseBroken, held
+from sandbox import Facts, Identity, Sandbox
 from tests.execd.conftest import PYTHONS
 from tests.grader.declarations import WRONG, right
 from tests.grader.tasks import make_repo, make_task
@@ -276,6 +278,59 @@ def test_spec_asks_for_what_is_declared(tmp_path: Path) -> None:
     assert spec.lifetime_s > 100
     bare = spec_for(task, Conditions(egress=None), Limits())
     assert ("denied", 0o022, None) == (bare.egress, bare.umask, bare.user)
+
+
+def test_a_campaign_file_declares_them(tmp_path: Path) -> None:
+    """Conditions are a table of the campaign's file, the environment a table in it."""
+    file = tmp_path / "campaign.toml"
+    file.write_text(
+        'taskset = "t.jsonl"\nrun = "r"\n[conditions]\numask = "027"\nkernel = "6.1"\nipv6 = false\n'
+        '[conditions.environment]\nMODE = "fast"\n'
+    )
+    expected = Conditions(umask="027", kernel="6.1", ipv6=False, environment={"MODE": "fast"})
+    assert expected == load(file, {}).conditions
+
+
+@pytest.mark.parametrize(
+    ("mistake", "told"),
+    [
+        ({"time_zone": "Europe/Berln"}, "`conditions.time_zone` is 'Europe/Berln': is no time zone"),
+        ({"umask": "999"}, "`conditions.umask` is '999'"),
+        ({"environment": {"TZ": "UTC"}}, "TZ is declared by `time_zone`; use that"),
+        ({"environment": {"LANG": "C"}}, "LANG is declared by `locale`; use that"),
+        ({"image_digest": "latest"}, "`conditions.image_digest` is 'latest'"),
+    ],
+)
+def test_a_mistaken_declaration_is_told_before_anything_starts(mistake: dict[str, Any], told: str) -> None:
+    """What cannot hold anywhere is refused with the setting's name, not run and recorded as unread."""
+    with pytest.raises(UsageError) as refused:
+        load(None, {"taskset": "t.jsonl", "run": "r", "conditions": mistake})
+    assert told.lower() in str(refused.value).lower()
+
+
+@pytest.mark.anyio
+async def test_tests_are_sent_as_promised_or_not_at_all() -> None:
+    """The tests' command goes out under the promised limit only, run or streamed; everything else passes."""
+    sent: list[tuple[str, float]] = []
+
+    class Box:
+        async def run(self, command: str, *, timeout_s: float, session: str = "main") -> None:
+            sent.append((command, timeout_s))
+
+        def stream(self, command: str, *, timeout_s: float) -> None:
+            sent.append((command, timeout_s))
+
+    box: Any = held(cast(Sandbox, Box()), PROMISES, "pytest -rA")
+    await box.run("export X=1; pytest -rA", timeout_s=30)
+    await box.run("make", timeout_s=99)
+    await box.run("echo pytest -rA", timeout_s=99, session="another")
+    passed = [("export X=1; pytest -rA", 30), ("make", 99), ("echo pytest -rA", 99)]
+    assert passed == sent
+    with pytest.raises(PromiseBroken, match="promised as 30 s and was about to be sent as 3600 s"):
+        await box.run("pytest -rA", timeout_s=3600)
+    with pytest.raises(PromiseBroken):
+        box.stream(b"pytest -rA", timeout_s=29)
+    assert passed == sent
 
 
 def test_promises_are_what_will_be_done() -> None:
