@@ -162,6 +162,7 @@ def test_channel_and_log_that_agree_raise_no_flag() -> None:
         (Heard((PYTEST,), (UNENDED,)), GOOD_LOG, 0, ("unresolved", {"channel_unended"})),
         (Heard((PYTEST,), (PASSES,), faults=("x",)), GOOD_LOG, 0, ("unresolved", {"channel_broken"})),
         (Heard((PYTEST,)), GOOD_LOG, 0, ("unresolved", {"runner_never_began"})),
+        (Heard((PYTEST,), (suite(runner="unittest"),)), GOOD_LOG, 0, ("unresolved", {"runner_never_began"})),
         (
             Heard((PYTEST,), (FAILS, PASSES)),
             GOOD_LOG,
@@ -187,7 +188,7 @@ def test_each_disagreement_is_said(heard: Heard, log: bytes, exit_code: int, exp
         Heard(("/venv/bin/python -c import\\ pytest",)),
         Heard(("/venv/bin/python run.py pytest",)),
         Heard((PYTEST,), blind=("pytest_suite",)),
-        Heard((PYTEST,), (suite(("m.T.a", "passed"), runner="unittest"),)),
+        Heard(("/venv/bin/python check.py",), (suite(("m.T.a", "passed"), runner="unittest"),)),
     ],
 )
 def test_other_runs_are_judged_by_their_log(heard: Heard) -> None:
