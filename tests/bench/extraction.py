@@ -25,6 +25,7 @@ from grader.patch import Patch, parse
 from sandbox import LocalConfig, Provider, Sandbox, SandboxSpec, open_provider
 from sandbox.local.scratch import default_state_dir
 from sandbox.local.store import ImageStore
+from sandbox.manifest import Kind, Manifest
 from tests.grader.edits import EDITS, Edit, write_tree
 from tests.grader.tasks import Seeded
 
@@ -92,7 +93,8 @@ first (it asks `file`, which calls many a Python source "executable" where it is
 benchmarks commit; both strip the diff and end it with a newline again. "A runner's own git directory" is the hardest of
 the public ways that we found (DeepSWE's capture): a pristine directory that borrows the repository's objects, its own
 index and configuration, ignored files included. "Wrong" has the number of paths that a grading would see other than the
-agent left them, in silence. What our own declaration leaves out is held against nobody."""
+agent left them, in silence. "No patch": the commands failed, or did not end within 10 s. What our own declaration
+leaves out is held against nobody."""
 
 
 async def asked_of_all(provider: Provider, folder: Path, edit: Edit) -> list[str]:
@@ -140,7 +142,7 @@ async def _peers_patch(box: Sandbox, peer: Peer, at: int, base: str) -> bytes | 
     return None if ran.exit_code != 0 or ran.truncated else peer.patch(ran.output)
 
 
-async def _judged(fresh: Sandbox, baseline: Baseline, patch: bytes, root: str, wanted: object) -> str:
+async def _judged(fresh: Sandbox, baseline: Baseline, patch: bytes, root: str, wanted: Manifest) -> str:
     parsed = parse(patch)
     if not isinstance(parsed, Patch):
         return "refused"
@@ -149,7 +151,7 @@ async def _judged(fresh: Sandbox, baseline: Baseline, patch: bytes, root: str, w
     if not isinstance(applied, apply.Applied):
         return "refused"
     given = await fresh.baseline(root)
-    found = differences(wanted, given, exclusions=Exclusions(), tracked=baseline.tracked)  # type: ignore[arg-type]
+    found = differences(wanted, given, exclusions=Exclusions(), tracked=baseline.tracked)
     wrong = sum(difference.matters for difference in found)
     return f"wrong ({wrong})" if wrong else "exact"
 
@@ -189,7 +191,7 @@ python3 -c 'import compileall; compileall.compile_dir("django", quiet=2)' 2>/dev
 
 
 async def times(rounds: int = 7) -> list[str]:
-    """Extraction with proof on a repository of Django's size: a table, or a line that says what is missing."""
+    """Extraction with proof on a repository of Django's size: lines for the page, or one that says what is missing."""
     config = LocalConfig()
     store = ImageStore((config.state_dir or default_state_dir()).expanduser())
     images = [image for image in store.list() if "Django" in image.name]
@@ -198,39 +200,56 @@ async def times(rounds: int = 7) -> list[str]:
     walls = []
     async with open_provider(config) as provider, provider.sandbox(SandboxSpec(image=images[0].digest)) as box:
         baseline = await record(box, "/testbed")
-        size = sum(entry.size for entry in baseline.manifest.values() if entry.digest != "-")
+        size = sum(entry.size for entry in baseline.manifest.values() if entry.kind is Kind.FILE)
         await box.run(WORK, timeout_s=120)
         for _ in range(rounds):
             began = asyncio.get_running_loop().time()
             extraction = await extract(box, baseline, provider)
             walls.append(asyncio.get_running_loop().time() - began)
             assert extraction.faithful, extraction.differences
-        return [
-            f"{images[0].name}: {len(baseline.manifest)} paths, {size / 1e6:.0f} MB. The agent changed "
-            f"{len(extraction.carried)} files and compiled the package "
-            f"({sum(each.entries for each in extraction.excluded)} cache files left out). {rounds} extractions with "
-            f"proof: median {statistics.median(walls):.2f} s, worst {max(walls):.2f} s. The last one's phases: "
-            + ", ".join(f"{name} {seconds * 1000:.0f} ms" for name, seconds in extraction.phases_s.items())
-            + ".",
-            "",
-            *await _memory(provider, images[0].digest),
-        ]
+    spent = [float((await _apart("--spent", images[0].digest, str(count)))[0]) for count in (1, 1 + rounds)]
+    phases = ", ".join(f"{name} {seconds * 1000:.0f} ms" for name, seconds in extraction.phases_s.items())
+    return [
+        f"{images[0].name}: {len(baseline.manifest)} paths, {size / 1e6:.0f} MB. The agent changed "
+        f"{len(extraction.carried)} files and compiled the package "
+        f"({sum(each.entries for each in extraction.excluded)} cache files left out).",
+        "",
+        f"{rounds} extractions with proof: median {statistics.median(walls):.2f} s, best {min(walls):.2f} s, worst "
+        f"{max(walls):.2f} s. Processor time of one, of this process and of all in both sandboxes: "
+        f"{(spent[1] - spent[0]) / rounds:.2f} s. The last one's phases: {phases}.",
+        "",
+        *await _memory(images[0].digest),
+    ]
 
 
-async def _memory(provider: Provider, image: str) -> list[str]:
-    """Peak memory of this process and its largest child while many files, and then one large file, are carried."""
+async def _apart(*arguments: str) -> list[str]:
+    """The last line's words of this module, run with these arguments in a process of its own."""
+    command = (sys.executable, "-m", "tests.bench.extraction", *arguments)
+    ran = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE)
+    said, _ = await ran.communicate()
+    return said.decode().splitlines()[-1].split()
+
+
+async def _spent(image: str, rounds: str) -> None:
+    """Print the processor time of a rollout with so many extractions, its sandboxes included: they are our children."""
+    async with open_provider(LocalConfig()) as provider, provider.sandbox(SandboxSpec(image=image)) as box:
+        baseline = await record(box, "/testbed")
+        await box.run(WORK, timeout_s=120)
+        for _ in range(int(rounds)):
+            await extract(box, baseline, provider)
+    usages = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    print(sum(usage.ru_utime + usage.ru_stime for usage in usages))
+
+
+async def _memory(image: str) -> list[str]:
+    """Peak memory of this process and its largest child, by what is carried."""
     rows = ["| what is carried | this process, peak | its largest child, peak |", "| --- | ---: | ---: |"]
     for name, command in (
         ("1 file of 100 kB", "head -c 100000 /dev/urandom >a"),
         ("150 files of 100 kB", "for i in $(seq 150); do head -c 100000 /dev/urandom >f$i; done"),
         ("1 file of 15 MB", "head -c 15000000 /dev/urandom >a"),
     ):
-        ran = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "tests.bench.extraction", "--memory", image, command),
-            stdout=asyncio.subprocess.PIPE,
-        )
-        said, _ = await ran.communicate()
-        own, child = said.decode().splitlines()[-1].split()
+        own, child = await _apart("--memory", image, command)
         rows.append(f"| {name} | {int(own) / 1024:.0f} MB | {int(child) / 1024:.0f} MB |")
     return rows
 
@@ -259,8 +278,8 @@ def put(section: str, lines: list[str]) -> None:
 
 def main(arguments: list[str]) -> int:
     """Ask, measure, and write the page."""
-    if arguments[:1] == ["--memory"]:
-        asyncio.run(_one(*arguments[1:]))
+    if arguments[:1] in (["--memory"], ["--spent"]):
+        asyncio.run((_one if arguments[0] == "--memory" else _spent)(*arguments[1:]))
         return 0
     if arguments != ["--table"]:
         put("times", asyncio.run(times()))
