@@ -62,7 +62,7 @@ class PatchRefused:
 
 @dataclass(frozen=True)
 class TaskUnfit:
-    """The task cannot be graded on this image, whatever the submission: `why`, and what git said."""
+    """The task cannot be graded on this image: `why`, and what git said. It is not the submission's fault."""
 
     why: str
     words: str
@@ -128,6 +128,8 @@ def _result(output: bytes, patch: Patch, tests: tuple[bytes, ...]) -> ApplyResul
             )
         case b"test patch refused":
             return TaskUnfit("the test patch does not apply to the base", words)
+        case b"no patch program":
+            return TaskUnfit("the image has no `patch` program, which might have taken what git refuses; add it", words)
         case b"patch refused":
             return PatchRefused(words)
         case b"done":
@@ -248,7 +250,7 @@ refused() {  # $1 is refused, unless what refused it is a full disk; nothing is 
   if head -c "$room" /dev/zero >"$private/room"; then end "$1"; else end "no room"; fi
 }
 
-climb() {  # step 2: prints nothing, sets rung
+climb() {  # step 2: prints nothing, sets rung; status 2: what could not be tried might have taken the patch
   local log=$private/rung.log patch=$private/agent.patch
   rung="git apply"
   [ ${#touched[@]} -gt 0 ] || return 0
@@ -263,7 +265,11 @@ climb() {  # step 2: prints nothing, sets rung
 
   rung="patch --fuzz=5"
   say "\$ patch --batch --fuzz=5 -p1" >>"$words"
-  type -P patch >/dev/null || { say "this image has no patch program: rung skipped" >>"$words"; return 1; }
+  if ! type -P patch >/dev/null; then
+    grep -q "^error: .*: No such file or directory$" "$words" || return 2
+    say "a file is missing, so that the patch program, which this image lacks, would refuse it too" >>"$words"
+    return 1
+  fi
   stage && (cd "$private/stage" &&
     patch --unified --get=0 --batch --fuzz=5 --no-backup-if-mismatch --reject-file=- -p1 -i "$patch") >>"$words" 2>&1 &&
     unstage
@@ -297,7 +303,8 @@ main() {
   keep_tests || { refused "test patch refused"; return; }
   expected=$(hashes "$private/tests")
   : >"$words"
-  climb || { refused "patch refused"; return; }
+  climb
+  case $? in 0) ;; 2) refused "no patch program"; return ;; *) refused "patch refused"; return ;; esac
   place_tests
   say "rung $rung" "expected$expected" "found$(hashes .)"
   end "done"

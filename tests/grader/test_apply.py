@@ -100,18 +100,18 @@ async def test_a_full_disk_refuses_no_patch(tmp_path: Path) -> None:
                 await applied(box, repo, patch, test_patch)
 
 
-async def test_without_the_patch_program_its_rung_is_skipped(tmp_path: Path) -> None:
-    """An image that lacks `patch` gets two rungs, and the refusal says so."""
+async def test_without_the_patch_program_only_what_it_would_refuse_too_is_rejected(tmp_path: Path) -> None:
+    """What git refuses is nobody's rejected patch in an image that lacks `patch`, unless a file is not there."""
     async with toy(tmp_path) as (repo, provider), provider.sandbox(SandboxSpec(image="host")) as box:
         await box.run(
-            "mkdir /tmp/bin; for p in bash git cat head tail mkdir rm cp sha256sum readlink; do"
+            "mkdir /tmp/bin; for p in bash git cat grep head tail mkdir rm cp sha256sum readlink; do"
             " ln -s $(type -P $p) /tmp/bin/; done; PATH=/tmp/bin",
             timeout_s=20,
             session=apply.SESSION,
         )
-        result = await applied(box, repo, _stale_context(repo))
-        assert isinstance(result, apply.PatchRefused)
-        assert "no patch program" in result.words
+        absent = repo.reference.replace(b"sums.py", b"absent.py")
+        expected = {_stale_context(repo): apply.TaskUnfit, absent: apply.PatchRefused, repo.reference: apply.Applied}
+        assert expected == {patch: type(await applied(box, repo, patch)) for patch in expected}
 
 
 def _edit(root: Path) -> None:
