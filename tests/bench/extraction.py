@@ -272,7 +272,8 @@ def put(section: str, lines: list[str]) -> None:
     _, _, after = rest.partition(end)
     when = datetime.datetime.now(datetime.UTC).date().isoformat()
     load = os.getloadavg()[0]
-    head = f"Written by `python -m tests.bench.extraction` on {when}: {os.cpu_count()} cores, load {load:.1f}.\n\n"
+    head = f"Written by `python -m tests.bench.extraction` on {when}: {os.cpu_count()} cores, load {load:.1f}, "
+    head += f"niceness {os.nice(0)}.\n\n"
     PAGE.write_text(before + begin + head + "\n".join(lines) + "\n" + end + after, encoding="utf-8")
 
 
