@@ -139,9 +139,16 @@ async def subject(admin: Api, kubeconfig: Path, shared: str, spec: SandboxSpec) 
 
 
 async def pods_of(admin: Api, namespace: str) -> list[str]:
-    """Names of the pods in a namespace."""
-    answer = await admin.call("GET", f"/api/v1/namespaces/{namespace}/pods")
-    return [item["metadata"]["name"] for item in answer.get("items") or []]
+    """Names of the pods in a namespace. A server that is too busy to answer is asked again."""
+    for pause_s in (1, 5, 15, 0):
+        try:
+            answer = await admin.call("GET", f"/api/v1/namespaces/{namespace}/pods")
+            return [item["metadata"]["name"] for item in answer.get("items") or []]
+        except ApiFailure as failure:
+            if failure.status != 0 or not pause_s:
+                raise
+            await anyio.sleep(pause_s)
+    raise AssertionError("unreachable")
 
 
 def left_in(kubeconfig: Path, namespace: str) -> list[str]:

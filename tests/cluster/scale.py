@@ -96,7 +96,9 @@ async def _delete_all(session: aiohttp.ClientSession, path: str) -> None:
 
 async def provider_process(kubeconfig: Path, namespace: str, sandboxes: int) -> dict[str, Any]:
     """One provider, `sandboxes` callers at once; each runs a command, and stays until all have had their turn."""
-    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(40))
+    structlog.configure(
+        wrapper_class=structlog.make_filtering_bound_logger(40), logger_factory=structlog.PrintLoggerFactory(sys.stderr)
+    )
     outcomes: Counter[str] = Counter()
     sent: list[float] = []
     stored: list[float] = []
@@ -178,7 +180,9 @@ async def spread(admin: Api, kubeconfig: Path, pods: int, nodes: int) -> dict[st
 
 async def measure(sandboxes: int, nodes: int, raw: int, spread_pods: int) -> dict[str, Any]:
     """All of it, with the fake nodes and the provider in processes of their own."""
-    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(40))
+    structlog.configure(
+        wrapper_class=structlog.make_filtering_bound_logger(40), logger_factory=structlog.PrintLoggerFactory(sys.stderr)
+    )
     kubeconfig = Path(os.environ["KUBECONFIG"])
     fake = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "tests.cluster.fakenodes", "--nodes", str(nodes), stdout=asyncio.subprocess.PIPE

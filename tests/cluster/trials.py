@@ -293,7 +293,7 @@ async def ownership_trials(
             for _ in range(RUNS_AT_ONCE):
                 group.create_task(runs())
     await asyncio.sleep(2.0)  # a grace, and what the server had not yet said
-    left = (await admin.call("GET", pods))["items"]
+    left = (await admin.call("GET", pods, timeout_s=120))["items"]
     count.ownerless = [
         f"{one['metadata']['labels']['sandman-grader/run']}: {one['metadata']['name']}"
         for one in left
