@@ -52,8 +52,8 @@ async def edited(trees: Trees, ships: str, commands: list[str]) -> AsyncIterator
     async with provider.sandbox(SPEC) as box:
         baseline = await record(box, "/testbed")
         for command in commands:
-            result = await box.run(f"cd /testbed && {command}", timeout_s=60)
-            assert not result.timed_out, result
+            # What hangs (a second edit may read a pipe that the first has made) ends, and is an edit all the same.
+            await box.run(f"cd /testbed && {command}", timeout_s=30)
         yield box, await extract(box, baseline, provider)
 
 
