@@ -108,8 +108,11 @@ class RewardPolicy(BaseModel):
     patch_rejected: float = 0.0
     timed_out: float | None = 0.0
     """None: a suite that outlives its limit leaves the group."""
+    fail_to_pass_share: float = Field(default=0.0, ge=0)
+    """What an unresolved grading earns besides, times the share of its FAIL_TO_PASS tests that pass; nothing where a
+    PASS_TO_PASS test broke. 0: binary."""
     flag_costs: dict[str, float | None] = _FLAG_COSTS
-    """What a flag of that name takes off the reward of a resolved grading. None: the grading leaves the group. The
+    """What a flag of that name takes off what was earned. None: the grading leaves the group. The
     defaults are for what no honest run shows, and stay for flags that are not named; a change of `setup.cfg`
     (`patch_steers_tests`) costs nothing."""
 

@@ -75,7 +75,12 @@ async def grade_one(
         model_name_or_path=submission.model_name_or_path,
         outcome=end.outcome,
         cause=end.cause,
-        reward=reward.of(end.outcome, rewards, end.flags),
+        reward=reward.of(
+            end.outcome,
+            rewards,
+            end.flags,
+            fail_to_pass_share=reward.share(judged.fail_to_pass, judged.pass_to_pass) if judged else 0.0,
+        ),
         seconds=time.monotonic() - began,
         reasons=end.reasons,
         flags=end.flags,

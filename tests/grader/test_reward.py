@@ -8,7 +8,7 @@ import pytest
 
 from grader import reward
 from grader.campaign import RewardPolicy
-from grader.verdict import Outcome
+from grader.verdict import Outcome, TestLists
 
 
 def test_each_verdict_has_its_declared_number() -> None:
@@ -41,3 +41,20 @@ def test_flags_cost_a_resolved_grading_what_the_policy_says() -> None:
     assert reward.of(Outcome.RESOLVED, policy, ("results_conflict: x.",)) is None
     assert 1.0 == reward.of(Outcome.RESOLVED, policy, ("missing_tests: x.",))
     assert 0.0 == reward.of(Outcome.UNRESOLVED, policy, (steers, "log_disagrees: x."))
+
+
+def test_a_share_of_fail_to_pass_is_earned_where_nothing_broke() -> None:
+    """A policy with a share pays an unresolved grading for the F2P tests that pass, less what its flags cost and never
+    below its number; a broken P2P test, and every other outcome, earn no share."""
+    half, none = TestLists(("a",), ("b",)), TestLists((), ())
+    broke = TestLists((), ("p",))
+    assert (0.5, 0.0, 0.0) == (reward.share(half, none), reward.share(half, broke), reward.share(none, none))
+    policy = RewardPolicy(unresolved=-1.0, fail_to_pass_share=0.5, flag_costs={"patch_steers_tests": 0.125})
+    earned = {outcome: reward.of(outcome, policy, fail_to_pass_share=0.5) for outcome in Outcome}
+    assert -0.75 == earned.pop(Outcome.UNRESOLVED)
+    assert earned == {outcome: reward.of(outcome, policy) for outcome in earned}
+    steers = ("patch_steers_tests: x.",)
+    assert -0.875 == reward.of(Outcome.UNRESOLVED, policy, steers, fail_to_pass_share=0.5)
+    assert -1.0 == reward.of(Outcome.UNRESOLVED, policy, steers, fail_to_pass_share=0.1)
+    assert reward.of(Outcome.UNRESOLVED, policy, ("results_conflict: x.",), fail_to_pass_share=0.5) is None
+    assert 0.0 == reward.of(Outcome.UNRESOLVED, RewardPolicy(), fail_to_pass_share=0.5)
