@@ -39,7 +39,7 @@ SECCOMP = {0: "unconfined", 1: "filtered", 2: "filtered"}
 class Look(BaseModel):
     """What grader/look.py answered. None: it could not be read. Nothing in it is believed to be of the right type."""
 
-    model_config = ConfigDict(frozen=True, extra="ignore", strict=True)
+    model_config = ConfigDict(frozen=True, extra="ignore", strict=True, allow_inf_nan=False)
 
     clock: float | None = None
     python: str | None = None
@@ -67,16 +67,22 @@ class Look(BaseModel):
         """The look of one line of JSON. What has not the form that it should have was not read."""
         try:
             values = json.loads(text)
-        except ValueError:
+        except (ValueError, RecursionError):
             return cls()
         if not isinstance(values, dict):
             return cls()
+        kept = {name: value for name, value in values.items() if cls._takes(name, value)}
+        return cls.model_validate_json(json.dumps(kept))
+
+    @classmethod
+    def _takes(cls, name: str, value: object) -> bool:
+        """Whether a value can be the named fact. One that is no Unicode text (a directory of the image's may be named
+        so) is none, and takes no other fact with it."""
         try:
-            return cls.model_validate_json(json.dumps(values))
-        except ValidationError as error:
-            wrong = {one["loc"][0] for one in error.errors()}
-            kept = {name: value for name, value in values.items() if name not in wrong}
-            return cls.model_validate_json(json.dumps(kept))
+            cls.model_validate_json(json.dumps({name: value}))
+        except (ValidationError, RecursionError):
+            return False
+        return True
 
 
 @dataclass(frozen=True)

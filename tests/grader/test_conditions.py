@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import os
 import subprocess
 import time
@@ -158,6 +159,23 @@ def test_nonsense_is_unread(nonsense: dict[str, object]) -> None:
 def test_no_answer_reads_nothing(text: bytes) -> None:
     """Without an answer of the right form nothing was read."""
     assert Look() == Look.parse(text)
+
+
+@pytest.mark.parametrize("text", [b"[" * 100_000, b'{"hash": ' * 100_000], ids=["lists", "objects"])
+def test_a_deep_answer_reads_nothing(text: bytes) -> None:
+    """JSON that is nested beyond what a parser bears is an answer of another form, and no failure of ours."""
+    assert Look() == Look.parse(text)
+
+
+def test_a_name_that_is_no_text_costs_one_fact() -> None:
+    """An image's directory whose name is no Unicode leaves the packages unread, and nothing else."""
+    name = os.fsdecode(b"caf\xe9==1.0")
+    assert a_look(packages=None) == a_look(packages=["pytest==7.4", name])
+
+
+def test_a_clock_that_is_no_number_is_unread() -> None:
+    """Not-a-number is within no bound, so it is not held against one."""
+    assert a_look(clock=math.nan).clock is None
 
 
 @pytest.mark.parametrize("python", PYTHONS.values(), ids=PYTHONS)
