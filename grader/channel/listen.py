@@ -16,8 +16,10 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from importlib.resources import files
 
+from anyio import to_thread
+
 from grader.channel.records import Heard, read_records
-from sandbox import Chunk, Sandbox
+from sandbox import Chunk, Sandbox, SandboxError
 from sandbox.errors import FileRefused
 
 FILES = ("sitecustomize.py", "wire.py", "pytest_suite.py", "unittest_suite.py", "sympy_suite.py")
@@ -25,6 +27,7 @@ MAX_BYTES = 64 * 1024 * 1024
 """execd keeps no more of one command's output."""
 _OPEN_TIMEOUT_S = 30.0
 _CLOSE_TIMEOUT_S = 10.0
+_SLOW = "look at the load of the sandbox's machine"
 _SESSION, _LISTENER_SESSION = "grader", "grader-channel"
 """Shell sessions that the tests' own never sees."""
 
@@ -51,10 +54,13 @@ class Channel:
 async def open_channel(box: Sandbox, *, time_limit_s: float) -> AsyncIterator[Channel]:
     """Listen for as long as the `async with` lasts. A sandbox in which no channel can be had gives one that is closed.
 
-    Raises `SandboxError` when the sandbox fails.
+    Raises `SandboxError` when the sandbox fails, and when the way to the listener broke: what came is then not all, and
+    nothing may be concluded from what is missing.
     """
     channel = Channel(f"/tmp/.grader-{secrets.token_hex(8)}", secrets.token_hex(32))
     made = await box.run(_script(channel), timeout_s=_OPEN_TIMEOUT_S, session=_SESSION)
+    if made.timed_out:
+        raise SandboxError(f"the result channel was not made within {_OPEN_TIMEOUT_S:g} s; {_SLOW}")
     if made.exit_code != 0:
         channel.closed = "its directory could not be made in the sandbox"
         channel.heard = Heard(closed=channel.closed)
@@ -65,15 +71,16 @@ async def open_channel(box: Sandbox, *, time_limit_s: float) -> AsyncIterator[Ch
     listening = asyncio.create_task(ears.listen(box, pipe, time_limit_s + _OPEN_TIMEOUT_S + _CLOSE_TIMEOUT_S))
     listening.add_done_callback(_seen)
     try:
-        async with asyncio.timeout(_OPEN_TIMEOUT_S):
-            await ears.opened.wait()
+        await _opened(ears)
+        _not_broken(listening)
         yield channel
         if not listening.done():
             await _say_over(box, pipe, over, ears)
+        _not_broken(listening)
     finally:
         listening.cancel()
     channel.raw = bytes(ears.data).partition(ears.over)[0] + await _spilt(box, channel.directory)
-    channel.heard = read_records(channel.raw, channel.key)
+    channel.heard = await to_thread.run_sync(read_records, channel.raw, channel.key)
 
 
 @dataclass
@@ -108,8 +115,22 @@ class _Ears:
             self.ended.set()
 
 
+async def _opened(ears: _Ears) -> None:
+    try:
+        async with asyncio.timeout(_OPEN_TIMEOUT_S):
+            await ears.opened.wait()
+    except TimeoutError as error:
+        raise SandboxError(f"the result channel did not open within {_OPEN_TIMEOUT_S:g} s; {_SLOW}") from error
+
+
+def _not_broken(listening: asyncio.Task[None]) -> None:
+    """Raise what the listener met. One that was killed in the sandbox has ended, and met nothing."""
+    if listening.done():
+        listening.result()
+
+
 def _seen(listening: asyncio.Task[None]) -> None:
-    """A listener that broke off has nothing to add: the tests' own command meets the same trouble."""
+    """Where the tests' own command broke off too, its trouble is the one that is told."""
     if not listening.cancelled():
         listening.exception()
 

@@ -123,18 +123,19 @@ def statuses(heard: Heard) -> dict[str, str]:
     return {test_id: _STATUS_WORDS.get(outcome, outcome.name) for test_id, outcome in heard.outcomes.items()}
 
 
-_LINE = re.compile(rb"g1 ([0-9a-f]{64}) (([0-9a-f]{16}) (0|[1-9][0-9]{0,8}) (\{.*\}))")
+_LINE = re.compile(rb"^g1 ([0-9a-f]{64}) (([0-9a-f]{16}) (0|[1-9][0-9]{0,8}) (\{.*\}))$", re.MULTILINE)
+_MAX_RECORD_BYTES = 4 << 20
+"""JSON takes some thirty times its length in memory when who has the key means ill."""
 _MAX_COMMANDS = 200
 _MAX_FAULTS = 20
 
 
 def read_records(data: bytes, key: str) -> Heard:
-    """Read what came through a channel that was opened with `key`."""
+    """Read what came through a channel that was opened with `key`. A flood of noise costs no memory beyond itself."""
     reader = _Reader(key)
-    for line in data.split(b"\n"):
-        if line:
-            reader.take(line)
-    return reader.heard(hashlib.sha256(data).hexdigest())
+    told = sum(len(match[0]) for match in _LINE.finditer(data) if reader.take(match))
+    noise = len(data) - data.count(b"\n") - told
+    return reader.heard(noise, hashlib.sha256(data).hexdigest())
 
 
 @dataclass
@@ -153,30 +154,27 @@ class _Reader:
     suites: list[_Open] = field(default_factory=list)
     blind: list[str] = field(default_factory=list)
     faults: list[str] = field(default_factory=list)
-    noise: int = 0
 
-    def take(self, line: bytes) -> None:
-        match = _LINE.fullmatch(line)
-        if match is None:
-            self.noise += len(line)
-            return
+    def take(self, match: re.Match[bytes]) -> bool:
+        """Take one line of the right form. False: whatever wrote it had no key."""
         chain, signed, name, number = match[1].decode(), match[2], match[3], int(match[4])
         stream = self.streams.get(name)
         before = stream.chain if stream else self.key
         right = hashlib.sha256(before.encode() + b" " + signed).hexdigest() == chain
         if not right or number != (stream.count if stream else 0):
-            if stream is None:
-                self.noise += len(line)
-            else:
+            if stream is not None:
                 self._fault(f"record {number} does not follow record {stream.count - 1} of its process")
-            return
+            return stream is not None
         if stream is None:
             stream = self.streams[name] = _Stream(chain)
         stream.chain, stream.count = chain, number + 1
         try:
+            if len(match[5]) > _MAX_RECORD_BYTES:
+                raise ValueError
             self._record(stream, json.loads(match[5]))
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
             self._fault(f"record {number} of a process is not of the reporter's form")
+        return True
 
     def _record(self, stream: _Stream, told: dict[str, Any]) -> None:
         kind = told["r"]
@@ -205,7 +203,7 @@ class _Reader:
         if len(self.faults) < _MAX_FAULTS:
             self.faults.append(sentence)
 
-    def heard(self, sha256: str) -> Heard:
+    def heard(self, noise_bytes: int, sha256: str) -> Heard:
         return Heard(
             commands=tuple(self.commands),
             suites=tuple(
@@ -214,7 +212,7 @@ class _Reader:
             ),
             blind=tuple(self.blind),
             faults=tuple(self.faults),
-            noise_bytes=self.noise,
+            noise_bytes=noise_bytes,
             sha256=sha256,
         )
 

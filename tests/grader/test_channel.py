@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import hashlib
 import json
+import tracemalloc
+from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 from hypothesis import given
@@ -14,7 +19,8 @@ from grader.channel import Heard, Suite, TestOutcome, TestRecord, decide, open_c
 from grader.channel.honest_log import honest_log
 from grader.parsers import known_parsers, parse_log
 from grader.verdict import LogResults, judge
-from sandbox import LocalConfig, SandboxSpec, open_provider
+from sandbox import Chunk, ExecResult, LocalConfig, Sandbox, SandboxSpec, open_provider
+from sandbox.errors import SandboxLost
 from tasksets.task import TestPlan
 
 KEY = "a" * 64
@@ -49,6 +55,27 @@ def test_a_whole_session_is_read() -> None:
     heard = read_records(b"".join(WHOLE), KEY)
     assert {"t.py::a": "passed", "t.py::b": "failed"} == heard.outcomes
     assert ((), 0, True, 1) == (heard.faults, heard.noise_bytes, heard.suites[0].whole, heard.suites[0].status)
+
+
+@pytest.mark.parametrize("flood", [b"\n", b"ab\n", b"g1 \n"])
+def test_a_flood_takes_no_memory_of_its_own(flood: bytes) -> None:
+    """Millions of lines that are no records are counted without a value for each, and a session behind them is read."""
+    data = flood * ((8 << 20) // len(flood))
+    tracemalloc.start()
+    try:
+        heard = read_records(data + b"".join(WHOLE), KEY)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert heard.suites[0].whole
+    assert len(data) - data.count(b"\n") == heard.noise_bytes
+    assert peak < 2 * len(data)
+
+
+def test_a_record_of_megabytes_is_a_fault() -> None:
+    """Whoever has the key gets no values made that are many times the channel's own limit."""
+    bomb = {"r": "test", "id": [[]] * (2 << 20)}
+    assert read_records(b"".join(lines(BEGIN, bomb, end(0))), KEY).faults
 
 
 @pytest.mark.parametrize("lost", range(len(WHOLE)))
@@ -303,3 +330,33 @@ async def test_the_channel_brings_what_was_written_until_the_end(tmp_path: Path)
     assert 0 == ran.exit_code, ran.output
     assert [(500, True)] == [(len(suite.records), suite.whole) for suite in channel.heard.suites]
     assert 0 == channel.heard.noise_bytes
+
+
+class _Breaking:
+    """A sandbox whose way to the channel's listener breaks at a given moment; all else is the real one's."""
+
+    def __init__(self, box: Sandbox, breaks: asyncio.Event) -> None:
+        self._box, self._breaks = box, breaks
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._box, name)
+
+    async def stream(self, command: str, **how: Any) -> AsyncIterator[Chunk | ExecResult]:
+        async with contextlib.aclosing(cast(Any, self._box.stream(command, **how))) as items:
+            yield await anext(items)
+        await self._breaks.wait()
+        raise SandboxLost("the connection broke; take a new sandbox", cause="unknown")
+
+
+@pytest.mark.anyio
+async def test_a_broken_way_to_the_listener_is_the_sandboxes_trouble(tmp_path: Path) -> None:
+    """Where the listener's connection is lost while the tests' own holds, nothing is concluded from what is missing."""
+    breaks = asyncio.Event()
+    async with (
+        open_provider(LocalConfig(state_dir=tmp_path)) as provider,
+        provider.sandbox(SandboxSpec(image="host")) as box,
+    ):
+        with pytest.raises(SandboxLost):
+            async with open_channel(cast(Sandbox, _Breaking(box, breaks)), time_limit_s=60):
+                breaks.set()
+                await asyncio.sleep(0.1)
