@@ -11,7 +11,7 @@ from grader.console import printable, write_table
 from grader.ledger import Contradiction, Key, Row, read_only, run_directory
 from grader.record import Grading
 from grader.run import Finished
-from grader.tally import Tally, count
+from grader.tally import REFUSALS, Tally, count
 from grader.verdict import Cause, Outcome
 
 
@@ -87,6 +87,6 @@ def _next_steps(keys: Sequence[Key], current: dict[Key, Row], finished: Finished
         if row is not None:
             why = printable(row.reasons[0] if row.reasons else "").strip() or "no reason was recorded"
             steps.append(f"no verdict ({cause.value.replace('_', ' ')}), such as {row.key.task_id}: {why}")
-    if finished.stopped_by is not None or lost:
+    if finished.stopped_by is not None or any(row.cause not in REFUSALS for row in lost):
         steps.append("the same command again goes on with those that have no verdict")
     return steps

@@ -26,6 +26,7 @@ from grader.preflight.classes import Class
 from grader.progress import Progress
 from grader.record import Grading
 from grader.run import Finished, run_campaign
+from grader.table import print_conclusion
 from grader.verdict import Cause, Outcome
 from sandbox.errors import ImageError, ProviderUnavailable
 from tasksets.images import Recipe
@@ -201,11 +202,19 @@ async def test_a_provider_that_cannot_open_costs_nothing(tmp_path: Path) -> None
         (Cause.CONDITIONS_CONTRADICTED, 3),
     ],
 )
-async def test_the_exit_status_says_why_verdicts_are_missing(tmp_path: Path, cause: Cause, status: int) -> None:
-    """Refusal and infrastructure are told apart without reading the output."""
+async def test_the_exit_status_says_why_verdicts_are_missing(
+    tmp_path: Path, cause: Cause, status: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Refusal and infrastructure are told apart without reading the output, and only the one is worth another start."""
     grounds = Grounds(outcomes={"demo__one-1": Outcome.NO_VERDICT}, causes={"demo__one-1": cause})
+    of = campaign(tmp_path)
+    finished = await run(of, grounds)
 
-    assert status == exit_status(await run(campaign(tmp_path), grounds))
+    assert status == exit_status(finished)
+    with read_only(run_directory(of.runs_dir, of.run)) as ledger:
+        keys = list(ledger.current())
+    print_conclusion(of, keys, finished, table=False)
+    assert (status == 4) == ("the same command again" in capsys.readouterr().err)
 
 
 async def test_a_reader_that_goes_away_stops_the_run_and_loses_nothing(tmp_path: Path) -> None:
