@@ -52,7 +52,7 @@ class Rollout:
         return await tools.call(self.box, name, arguments)
 
     async def extract(self) -> Extraction:
-        """What the agent has changed so far, as a patch that is proved. Its sandbox goes on. Raises `SandboxError`."""
+        """What the agent has changed so far, as a patch that is proved. Its sandbox goes on. Raises as `extract`."""
         return await extract(
             self.box,
             self.baseline,

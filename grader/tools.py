@@ -10,15 +10,27 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
 from sandbox import Sandbox
 from sandbox.errors import CommandRefused, FileRefused
 
 MAX_SHOWN_BYTES = 30_000
-"""Output beyond this loses its middle, and says so."""
+"""Output beyond this loses its middle, and says so. Lines of a file beyond this are not shown: fewer are asked for."""
+
+
+def _unicode(text: str) -> str:
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise ValueError(f"has a lone surrogate at character {error.start}, which no file can hold") from None
+    return text
+
+
+Text = Annotated[str, AfterValidator(_unicode)]
+"""JSON can say halves of characters, and models do."""
 
 
 class Bash(BaseModel):
@@ -26,7 +38,7 @@ class Bash(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    command: str = Field(description="The command. Its standard input is empty.")
+    command: Text = Field(description="The command. Its standard input is empty.")
     timeout_s: float = Field(default=120.0, gt=0, le=3600, description="Seconds until it and its children are killed.")
 
 
@@ -39,9 +51,9 @@ class Edit(BaseModel):
         description="view lines; create a new file; replace a text that is in the file exactly once; insert lines"
         " behind a line; undo the last edit of the file"
     )
-    path: str = Field(description="Absolute path.", pattern="^/")
-    text: str = Field(default="", description="create: the whole file. insert: the lines. replace: the new text.")
-    old: str = Field(default="", description="replace: the text to be replaced, exactly as it stands in the file.")
+    path: Text = Field(description="Absolute path.", pattern="^/")
+    text: Text = Field(default="", description="create: the whole file. insert: the lines. replace: the new text.")
+    old: Text = Field(default="", description="replace: the text to be replaced, exactly as it stands in the file.")
     first_line: int = Field(default=1, ge=1, description="view: the first line, from 1.")
     last_line: int | None = Field(default=None, ge=1, description="view: the last line. Without it, to the end.")
     after_line: int = Field(default=0, ge=0, description="insert: the line to insert behind. 0 inserts at the top.")
@@ -105,8 +117,9 @@ async def bash(box: Sandbox, asked: Bash) -> Reply:
     ended = await box.run(asked.command, timeout_s=asked.timeout_s, max_output_bytes=MAX_SHOWN_BYTES)
     text = ended.output.decode("utf-8", "replace")
     if ended.truncated:
-        half = text[: len(text) // 2], text[len(text) // 2 :]
-        text = f"{half[0]}\n[{ended.output_bytes - len(ended.output)} bytes left out]\n{half[1]}"
+        cut = len(ended.output) - len(ended.output) // 2  # the head has the odd byte
+        head, tail = (part.decode("utf-8", "replace") for part in (ended.output[:cut], ended.output[cut:]))
+        text = f"{head}\n[{ended.output_bytes - len(ended.output)} bytes left out]\n{tail}"
     notes = [f"exit code {ended.exit_code}"]
     notes += [f"killed after {asked.timeout_s:g} s"] if ended.timed_out else []
     notes += ["the shell ended and was started again"] if ended.shell_restarted else []
@@ -119,6 +132,8 @@ async def edit(box: Sandbox, asked: Edit) -> Reply:
     match asked.command:
         case "view":
             view = await edits.view(asked.path, first=asked.first_line, last=asked.last_line)
+            if len(view.text.encode()) > MAX_SHOWN_BYTES:
+                return Reply(_too_much(asked, view.first, view.last), True)
             return Reply(_numbered(view.text, view.first) + f"[{view.lines} lines]", False)
         case "create":
             done = await edits.create(asked.path, asked.text)
@@ -131,6 +146,14 @@ async def edit(box: Sandbox, asked: Edit) -> Reply:
     return Reply(f"{asked.path}: lines {done.first_line} to {done.last_line} are new", False)
 
 
+def _too_much(asked: Edit, first: int, last: int) -> str:
+    return (
+        f"{asked.path}: lines {first} to {last} have more than {MAX_SHOWN_BYTES} bytes; give first_line and last_line"
+        " so that fewer are shown, or cut a very long line with bash"
+    )
+
+
 def _numbered(text: str, first: int) -> str:
-    lines = text.splitlines(keepends=True)
-    return "".join(f"{number:6}\t{line.rstrip(chr(13) + chr(10))}\n" for number, line in enumerate(lines, first))
+    """The lines as edits count them: a line ends at a line feed, and at nothing else that Unicode ends lines with."""
+    lines = text.removesuffix("\n").split("\n") if text else []
+    return "".join(f"{number:6}\t{line.removesuffix(chr(13))}\n" for number, line in enumerate(lines, first))

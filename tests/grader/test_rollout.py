@@ -105,6 +105,44 @@ async def test_a_models_mistakes_are_answers(tmp_path: Path) -> None:
         assert "bytes left out" in much.text and len(much.text) < 40_000
 
 
+async def test_lines_are_counted_as_edits_count_them(tmp_path: Path) -> None:
+    """A form feed, a lone carriage return and Unicode's line ends are text: numbers shown are those that edits take."""
+    text = "a\fb\nc\u2028d\re\x1cf\r\nlast\n\n"
+    async with toy(tmp_path) as (repo, provider), rollout(make_task(repo), provider) as r:
+        await r.box.write("/testbed/odd.txt", text.encode())
+        shown = await r.call("edit", {"command": "view", "path": "/testbed/odd.txt"})
+        assert "     1\ta\fb\n     2\tc\u2028d\re\x1cf\n     3\tlast\n     4\t\n[4 lines]" == shown.text
+        await r.call("edit", {"command": "insert", "path": "/testbed/odd.txt", "after_line": 3, "text": "new\n"})
+        third = {"command": "view", "path": "/testbed/odd.txt", "first_line": 3, "last_line": 4}
+        assert "     3\tlast\n     4\tnew\n[5 lines]" == (await r.call("edit", third)).text
+
+
+async def test_no_reply_floods_the_model(tmp_path: Path) -> None:
+    """A view of more than is shown says how to ask for less; what is left out of an output is said where it was."""
+    async with toy(tmp_path) as (repo, provider), rollout(make_task(repo), provider) as r:
+        await r.box.write("/testbed/long.txt", b"line\n" * 100_000)
+        refused = await r.call("edit", {"command": "view", "path": "/testbed/long.txt"})
+        assert refused.is_error and "first_line" in refused.text and len(refused.text) < 1000
+        part = {"command": "view", "path": "/testbed/long.txt", "first_line": 99_999}
+        assert " 99999\tline\n100000\tline\n[100000 lines]" == (await r.call("edit", part)).text
+        mixed = "printf 'a%.0s' $(seq 20000); printf '\u00e9%.0s' $(seq 20000)"
+        head, _, tail = (await r.call("bash", {"command": mixed})).text.partition("\n[30000 bytes left out]\n")
+        assert {"a"} == set(head) and "\u00e9" * 7000 in tail and "a" not in tail.partition("[")[0]
+
+
+async def test_arguments_that_no_system_takes_are_answers(tmp_path: Path) -> None:
+    """Zero bytes and lone surrogates, which a model's JSON may hold, are told to the model."""
+    async with toy(tmp_path) as (repo, provider), rollout(make_task(repo), provider) as r:
+        for odd in ("\0", "\ud800"):
+            for name, arguments in (
+                ("bash", {"command": f"echo {odd}"}),
+                ("edit", {"command": "view", "path": f"/{odd}"}),
+                ("edit", {"command": "create", "path": f"/testbed/{odd}", "text": ""}),
+                ("edit", {"command": "replace", "path": "/testbed/sums.py", "old": odd, "text": ""}),
+            ):
+                assert (await r.call(name, arguments)).is_error, (name, arguments)
+
+
 def test_the_schemas_are_those_of_the_apis() -> None:
     """Both forms hold the same JSON schema: an object that names its required properties and takes no others."""
     for ours, theirs in zip(openai_tools(), anthropic_tools(), strict=True):
