@@ -19,6 +19,7 @@ except ImportError:
     _new_hash = sha256
 
 MAX_ENTRIES = 1000000
+MAX_BYTES = 256 << 20
 MAX_DEPTH = 200
 MAX_HASHED = 1 << 30
 PATHS_LIMIT = 64 << 20
@@ -118,6 +119,7 @@ class Walk:
     def __init__(self, out, max_entries):
         self._out = out
         self._left = max_entries
+        self._left_bytes = MAX_BYTES
         self._entries = 0
         self._device = None
 
@@ -134,7 +136,7 @@ class Walk:
         self._entries += 1
         self._left -= 1
         if self._left < 0:
-            raise Refusal("too_large", "the tree has more entries than the limit")
+            raise Refusal("tree_too_large", "the tree has more entries than the limit")
         facts = b"%o %d %d %d %d %d %d" % (
             stat.S_IMODE(status.st_mode),
             status.st_uid,
@@ -144,7 +146,11 @@ class Walk:
             status.st_ino,
             status.st_size,
         )
-        self._out.write(b"%s %s %s\0%s\0%s\0" % (kind, facts, digest, path, target))
+        entry = b"%s %s %s\0%s\0%s\0" % (kind, facts, digest, path, target)
+        self._left_bytes -= len(entry)
+        if self._left_bytes < 0:
+            raise Refusal("tree_too_large", "the paths and links of the tree have more than %d bytes" % MAX_BYTES)
+        self._out.write(entry)
 
     def _directory(self, fd, prefix, depth):
         try:

@@ -28,6 +28,7 @@ CODES = {
     "wrong_boot": (409, "another daemon than the expected one answers; this sandbox is not the one you had"),
     "id_reused": (409, "this exec id was used for another command; choose a fresh id"),
     "too_large": (413, "the body is over the limit of this endpoint; send it in pieces or as a file"),
+    "tree_too_large": (413, "more lies there than is walked; remove what is not needed, or name a smaller directory"),
     "head_too_large": (431, "the request's head is over the limit; send fewer and shorter headers"),
     "result_dropped": (410, "this exec ended, but its record was dropped to bound memory; it was not run again"),
     "unknown_exec": (404, "no exec has this id"),

@@ -15,7 +15,7 @@ from sandbox.wire import Answer, Broken
 
 _FILE_CODES = frozenset(
     {"not_found", "not_a_file", "is_directory", "denied", "no_space", "not_verified", "os_error", "unsafe_member"}
-    | {"not_text", "exists", "no_match", "many_matches", "changed", "nothing_to_undo"}
+    | {"tree_too_large", "not_text", "exists", "no_match", "many_matches", "changed", "nothing_to_undo"}
 )
 _COMMAND_CODES = frozenset({"bad_argument", "id_reused", "too_many", "no_shell", "cannot_fork", "too_large"})
 
@@ -24,7 +24,7 @@ def object_of(body: bytes) -> dict[str, Any]:
     """The JSON object of a body; a daemon that sends anything else is not ours."""
     try:
         value = json.loads(body)
-    except ValueError:
+    except (ValueError, RecursionError):
         value = None
     if not isinstance(value, dict):
         raise DaemonError("execd's answer is not its own; is another server there?", code="unknown")
@@ -54,7 +54,7 @@ def refused(body: bytes) -> DaemonError | Broken:
     try:
         raw = json.loads(body)
         code, message = str(raw["error"]), str(raw["message"])
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         return DaemonError("execd answered with an error that is not its own; is another server there?", code="unknown")
     if code == "shutting_down":
         return Broken("the sandbox is ending")

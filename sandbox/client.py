@@ -19,7 +19,7 @@ from sandbox.edit import Edits
 from sandbox.errors import DaemonError, SandboxLost
 from sandbox.execs import Execs
 from sandbox.job import Job
-from sandbox.manifest import ContentParser, Entry, Manifest, take_entries
+from sandbox.manifest import ContentParser, Manifest, ManifestParser
 from sandbox.provider import DEFAULT_MAX_OUTPUT_BYTES
 from sandbox.spec import Chunk, ExecResult, Facts
 from sandbox.tree import pack, unpack
@@ -190,24 +190,29 @@ class ExecdClient:
 
     async def baseline(self, root: str) -> Manifest:
         """As `Sandbox.baseline`."""
-        entries: dict[bytes, Entry] = {}
-        buffer = bytearray()
+        parser = ManifestParser()
         async with contextlib.aclosing(self._framed("GET", f"/manifest?path={quote(_raw(root))}")) as pieces:
-            async for piece in pieces:
-                buffer += piece
-                entries.update(take_entries(buffer))
-        return MappingProxyType(entries)
+            try:
+                async for piece in pieces:
+                    parser.feed(piece)
+            except Broken as error:
+                raise await self._lost("a manifest could not be read", error) from error
+        return MappingProxyType(parser.entries)
 
     async def contents(
         self, root: str, files: Sequence[tuple[bytes, int]]
     ) -> AsyncGenerator[tuple[int, bytes | None], None]:
         """As `Sandbox.contents`."""
-        parser = ContentParser(len(files))
+        parser = ContentParser([size for _, size in files])
         body = b"".join(b"%d %s\0" % (size, path) for path, size in files)
         pieces = self._framed("POST", f"/manifest?path={quote(_raw(root))}", body)
         async with contextlib.aclosing(pieces):
             async for piece in pieces:
-                for item in parser.feed(piece):
+                try:
+                    items = list(parser.feed(piece))
+                except Broken as error:
+                    raise await self._lost("files could not be read", error) from error
+                for item in items:
                     yield item
         if not parser.whole:
             raise await self._lost("files that were asked for did not come", Broken("the answer is short"))

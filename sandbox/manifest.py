@@ -5,7 +5,7 @@ What the sandbox sends is parsed with distrust: an entry that is not of the prot
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -13,6 +13,8 @@ from sandbox.wire import Broken
 
 _LIMIT = 1 << 20
 """Bytes that one entry may take: a path of 200 names, and more."""
+MAX_ENTRIES, MAX_BYTES = 1_000_000, 256 << 20
+"""What execd walks at most. More is not taken, whatever the sandbox sends."""
 
 
 class Kind(StrEnum):
@@ -80,6 +82,23 @@ def _facts(entry: Entry) -> tuple[object, ...]:
     return entry.kind, entry.digest, entry.target, entry.mode, entry.owner
 
 
+class ManifestParser:
+    """Collects the entries of a manifest as they come. Memory is bounded, whatever a tree or a daemon is like."""
+
+    def __init__(self) -> None:
+        self.entries: dict[bytes, Entry] = {}
+        self._buffer = bytearray()
+        self._bytes = 0
+
+    def feed(self, data: bytes) -> None:
+        """Take a part of the stream. Raises `Broken`."""
+        self._buffer += data
+        self._bytes += len(data)
+        self.entries.update(take_entries(self._buffer))
+        if self._bytes > MAX_BYTES or len(self.entries) > MAX_ENTRIES:
+            raise Broken("a manifest is larger than execd makes them")
+
+
 def take_entries(buffer: bytearray) -> Iterator[tuple[bytes, Entry]]:
     """Take the whole entries off the front of a buffer. Raises `Broken`."""
     at = 0
@@ -114,24 +133,25 @@ def _entry(head: bytes, target: bytes) -> Entry:
 
 class ContentParser:
     """Splits the stream of several files' contents. `feed` gives `(file, piece)` as they come: the file's place in the
-    request, and bytes; `b""` is its end, None that it could not be read whole."""
+    request, and bytes; `b""` is its end, None that it could not be read whole. No file has more than its size."""
 
-    def __init__(self, files: int) -> None:
-        self._files = files
+    def __init__(self, sizes: Sequence[int]) -> None:
+        self._sizes = sizes
         self._file = 0
+        self._taken = 0
         self._left = 0
         self._buffer = bytearray()
 
     @property
     def whole(self) -> bool:
         """Whether every file has come to its end."""
-        return self._file == self._files and not self._buffer
+        return self._file == len(self._sizes) and not self._buffer
 
     def feed(self, data: bytes) -> Iterator[tuple[int, bytes | None]]:
         """Take a part of the stream. Raises `Broken`."""
         self._buffer += data
         while self._buffer:
-            if self._file >= self._files:
+            if self._file >= len(self._sizes):
                 raise Broken("more files came than were asked for")
             if self._left:
                 piece = bytes(self._buffer[: self._left])
@@ -145,6 +165,10 @@ class ContentParser:
                 del self._buffer[:4]
                 if length in (0, 0xFFFFFFFF):
                     self._file += 1
+                    self._taken = 0
                     yield self._file - 1, b"" if length == 0 else None
                 else:
                     self._left = length
+                    self._taken += length
+                    if self._taken > self._sizes[self._file]:
+                        raise Broken("more of a file came than was asked for")

@@ -7,12 +7,14 @@ import os
 import shutil
 import socket
 import threading
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
-from sandbox.errors import DaemonError, FileRefused
-from sandbox.manifest import ContentParser, Entry, Kind, check, take_entries
+import execd.manifest
+from sandbox.errors import DaemonError, FileRefused, SandboxLost
+from sandbox.manifest import MAX_BYTES, MAX_ENTRIES, ContentParser, Entry, Kind, ManifestParser, check, take_entries
 from sandbox.wire import Broken
 from tests.execd.conftest import Running, daemon
 
@@ -179,6 +181,41 @@ async def test_a_hostile_tree_neither_hangs_nor_breaks_it(running: Running, tmp_
     assert ["deep"] == [entry.digest for entry in manifest.values() if entry.digest not in ("-", "large")]
 
 
+async def test_a_tree_of_long_paths_is_refused_whole(running: Running, tmp_path: Path) -> None:
+    """Many names far down would make gigabytes of a manifest: it is refused with what to do, and the daemon goes on."""
+    assert (MAX_ENTRIES, MAX_BYTES) == (execd.manifest.MAX_ENTRIES, execd.manifest.MAX_BYTES)
+    here = os.open(tmp_path, os.O_RDONLY)
+    for _ in range(190):
+        os.mkdir("d" * 250, dir_fd=here)
+        below = os.open("d" * 250, os.O_RDONLY, dir_fd=here)
+        os.close(here)
+        here = below
+    for number in range(MAX_BYTES // (190 * 251) + 10):
+        os.close(os.open(str(number), os.O_CREAT | os.O_WRONLY, 0o600, dir_fd=here))
+    os.close(here)
+    async with running.client() as client:
+        with pytest.raises(FileRefused, match="remove what is not needed"):
+            await client.baseline(str(tmp_path))
+        (tmp_path / "other").mkdir()
+        assert [b""] == list(await client.baseline(str(tmp_path / "other")))
+    shutil.rmtree(tmp_path / ("d" * 250), ignore_errors=True)
+
+
+async def test_a_daemon_that_lies_is_a_lost_sandbox(monkeypatch: pytest.MonkeyPatch, running: Running) -> None:
+    """What is not of the protocol leaves the client as a lost sandbox, never as an error of the wire's."""
+
+    async def lies(*_: object) -> AsyncIterator[bytes]:
+        yield b"\0\0\0\x09ninebytes" + b"no entry\0path\0\0"
+
+    async with running.client() as client:
+        monkeypatch.setattr(client, "_framed", lies)
+        with pytest.raises(SandboxLost):
+            await client.baseline("/tmp")
+        with pytest.raises(SandboxLost):
+            async for _ in client.contents("/tmp", [(b"x", 3)]):
+                pass
+
+
 async def test_refusals_are_typed(running: Running, tmp_path: Path) -> None:
     """No directory, no path and more entries than allowed are errors of the closed table."""
     (tmp_path / "file").write_bytes(b"")
@@ -220,13 +257,27 @@ def test_contents_come_whole_however_they_are_cut() -> None:
     """Pieces, ends and failures are told apart for every cut, and more files than were asked for break it."""
     stream = b"\0\0\0\3abc\0\0\0\0" + b"\0\0\0\1x\xff\xff\xff\xff" + b"\0\0\0\0"
     for cut in range(len(stream)):
-        parser = ContentParser(3)
+        parser = ContentParser([3, 2, 0])
         items = [*parser.feed(stream[:cut]), *parser.feed(stream[cut:])]
         assert b"abc" == b"".join(piece or b"" for at, piece in items if at == 0)
         assert [(0, b""), (1, None), (2, b"")] == [item for item in items if not item[1]]
         assert parser.whole
     with pytest.raises(Broken):
-        list(ContentParser(1).feed(b"\0\0\0\0\0"))
+        list(ContentParser([0]).feed(b"\0\0\0\0\0"))
+    with pytest.raises(Broken):
+        list(ContentParser([5]).feed(b"\0\0\0\3abc\0\0\0\3"))
+
+
+def test_no_manifest_is_larger_than_execd_makes_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever a daemon sends, entries and bytes beyond the limits break the connection and are not kept."""
+    for name, most in (("MAX_ENTRIES", 3), ("MAX_BYTES", 5 * len(ENTRY))):
+        with monkeypatch.context() as patched:
+            patched.setattr(f"sandbox.manifest.{name}", most)
+            parser = ManifestParser()
+            with pytest.raises(Broken):
+                for number in range(10):
+                    parser.feed(ENTRY.replace(b"path", b"pat%d" % number))
+            assert len(parser.entries) <= 6
 
 
 def test_the_same_entries_differ_in_nothing_that_does_not_count() -> None:
