@@ -51,6 +51,19 @@ def found(*paths: str, new: bool = True, reference: tuple[bytes, ...] = ()) -> F
             ["sitecustomize.py", "lib/usercustomize.py", "sitecustomize/__init__.py", "x.pth", "a/b.pth", "pyvenv.cfg"],
         ),
         (Kind.START_UP, ["pytest.py", "_pytest/config.py", "unittest/__init__.py", "json.py", "xdist/plugin.py"]),
+        (
+            Kind.START_UP,
+            [
+                "pytest.pyc",
+                "_pytest/__init__.pyc",
+                "json.so",
+                "json.cpython-39-x86_64-linux-gnu.so",
+                "json/decoder.abi3.so",
+            ],
+        ),
+        (Kind.START_UP, ["sitecustomize.pyc", "usercustomize.so", "lib/sitecustomize.cpython-36m.so", "sitecustomize"]),
+        (Kind.START_UP, ["_pytest", "unittest"]),  # a link to a directory
+        (Kind.START_UP, ["checks/json.py", "checks/unittest/__init__.py"]),  # beside a script that the command runs
         (Kind.RUNNER, ["tests/runtests.py", "bin/test", "sympy/testing/runtests.py", "runtests.py", "checks/all.py"]),
     ],
 )
@@ -59,11 +72,28 @@ def test_each_kind_is_listed(kind: Kind, paths: list[str]) -> None:
     assert [(kind, path.encode()) for path in paths] == [(one.kind, one.path) for one in found(*paths).changes]
 
 
+@pytest.mark.parametrize(
+    ("command", "hides"),
+    [
+        ("./tests/runtests.py --verbosity 2 admin.tests", "tests/json.py"),
+        ("PYTHONWARNINGS='ignore::X,error' bin/test -C sympy/core/tests/test_args.py", "bin/random.py"),
+        ("cd x; python3.9 -B tools/run_all.py", "tools/types.pyc"),
+    ],
+)
+def test_what_lies_beside_a_script_can_hide_modules(command: str, hides: str) -> None:
+    """Python looks beside the script that it runs first, so a new module there steers the tests."""
+    plan = TestPlan("", command, "parse_log_pytest")
+    assert [Kind.START_UP] == [one.kind for one in find(patch(hides), plan, test_files=()).changes]
+
+
 def test_the_product_is_not_listed() -> None:
     """Code of the product is no tampering, whatever its name is like."""
     product = ["pkg/latest.py", "pkg/attest.py", "django/test/client.py", "sympy/testing/randtest.py", "pkg/json.py"]
     assert () == found(*product).changes
     assert () == found("json.py", "_pytest/config.py", new=False).changes
+    assert () == found("json/data.txt", "docs/json.py", "jsonish.py", "pkg/_pytest.py").changes
+    named = TestPlan("", "pytest -rA -W error pkg/test_a.py -c pkg/x.cfg", "parse_log_pytest")
+    assert () == find(patch("pkg/json.py"), named, test_files=()).changes
 
 
 def test_what_the_reference_changes_too_is_listed_and_left() -> None:
