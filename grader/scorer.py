@@ -25,6 +25,7 @@ from functools import partial
 from typing import Literal, NamedTuple
 
 import anyio
+import structlog
 from anyio.abc import TaskGroup
 from anyio.streams.memory import MemoryObjectSendStream
 
@@ -238,8 +239,12 @@ class _Desk:
             return _score(grading)
         try:
             job = await self._on_its_image(job)
-        except SandboxError as error:
+        except Exception as error:
+            # One group's image never ends the others' gradings: what is no `SandboxError` is a defect, and is said.
             reason = f"{NOT_BUILT}: {error}"
+            if not isinstance(error, SandboxError):
+                structlog.get_logger().exception("an image was not built", task_id=job.task.task_id)
+                reason = f"{NOT_BUILT} ({type(error).__name__}: {error}); please report it"
             grading = no_verdict(job, Cause.INFRASTRUCTURE, reason, self.revision)
         else:
             async with slots:

@@ -18,6 +18,8 @@ from grader.plan import Plan, make_plan
 from grader.record import Grading
 from grader.scorer import Scorer, ScorerClosed, open_scorer
 from grader.verdict import Cause, Outcome
+from sandbox.errors import ImageError
+from tasksets.images import Recipe, SdistSource
 from tests.grader.groups import KILLED, REWARDS, TASK, Toy, make_toy
 
 pytestmark = pytest.mark.anyio
@@ -215,6 +217,31 @@ async def test_a_task_that_preflight_did_not_admit_has_no_reward(
         (again,) = (await scorer.score_group(TASK, toy.patches()[:1])).resample()
     assert (Cause.TASK_REFUSED, False, 0) == (again.cause, again.worthwhile, toy.made)
     assert "says flaky" in again.why
+
+
+async def test_an_image_that_breaks_the_builder_costs_its_own_group_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever a build raises is no verdict for those who asked for it, and the scorer goes on for all others."""
+    toy = make_toy(tmp_path)
+    good = toy.patches()[0]
+    source = SdistSource(kind="sdist", file="toy-1.0.tar.gz", sha256="0" * 64)
+    recipe = Recipe(instance_id=TASK, python="3.9", source=source, install=(), test_cmd="true")
+    built: list[str | Exception] = [OSError(28, "No space left on device"), ImageError("no base; name one"), "host"]
+
+    async def image(*_: object) -> str:
+        answer = built.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    monkeypatch.setattr("grader.grounds.ProviderGrounds.image", image)
+    async with open_scorer(toy.campaign, grounds=toy.grounds) as scorer:
+        scorer._desk.recipes = {TASK: recipe}
+        scores = [await scorer.score(TASK, good) for _ in range(3)]
+    assert [None, None, 1.0] == [score.reward for score in scores]
+    assert "OSError: [Errno 28] No space left on device" in scores[0].why
+    assert scores[1].why.endswith("no base; name one")
 
 
 async def test_a_disk_that_takes_nothing_more_answers_everybody(
