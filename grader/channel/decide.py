@@ -93,14 +93,18 @@ def _never_began(heard: Heard, runner: str) -> str | None:
     return None if command is None else f"a Python that was started as {command[:120]!r} never became a {runner} runner"
 
 
+_MODULE = re.compile(r"-[bBdEiIOqsSuvx]*m(.*)")
+"""`-m` alone, behind other switches in one word, or with its module in the same word."""
+
+
 def _program(command: str) -> str:
     """The words of a Python's command line up to its script or module, so that no file name among its arguments
     counts."""
     words = re.split(r"(?<!\\) ", command)
     at = 1
     while at < len(words) and words[at].startswith("-"):
-        if words[at] == "-m":
-            return f"python -m {' '.join(words[at + 1 : at + 2])}"
+        if module := _MODULE.fullmatch(words[at]):
+            return f"python -m {module[1] or ' '.join(words[at + 1 : at + 2])}"
         if words[at] == "-c":
             return ""
         at += 2 if words[at] in {"-W", "-X"} else 1
@@ -146,7 +150,7 @@ def _flags(heard: Heard, suites: Sequence[Suite], state: State, exit_code: int |
     if heard.closed is not None:
         found.append(f"channel_closed: {heard.closed}.")
     if heard.blind:
-        found.append(f"channel_blind: the reporter does not fit this runner ({', '.join(heard.blind[:3])}).")
+        found.append(f"channel_blind: the reporter does not fit this runner ({_names(heard.blind)}).")
     if heard.faults:
         found.append(f"channel_broken: {heard.faults[0]} ({len(heard.faults)} faults).")
     elif state == "broken":

@@ -14,7 +14,7 @@ from pathlib import Path, PurePosixPath
 
 from anyio import to_thread
 
-from grader.extraction.git import GitFailed, make_repository, run
+from grader.extraction.git import GitRefused, make_repository, run
 from sandbox import Sandbox
 from sandbox.errors import CommandRefused, FileRefused
 from sandbox.manifest import Manifest
@@ -36,7 +36,8 @@ class Baseline:
 
 
 async def record(box: Sandbox, root: str) -> Baseline:
-    """Record what lies at `root`, a directory. Raises `SandboxError`."""
+    """Record what lies at `root`, a directory. Raises `SandboxError`, or `GitFailed` when this host has no git that
+    runs: that is not taken for an image without tracked files."""
     manifest = await box.baseline(root)
     tracked, links = await _index(box, root)
     return Baseline(root, manifest, tracked, await submodules(box, root, links, manifest))
@@ -47,7 +48,7 @@ async def _index(box: Sandbox, root: str) -> tuple[frozenset[bytes], frozenset[b
     try:
         data = await box.read(f"{root}/.git/index")
         listed = await to_thread.run_sync(_listed, data)
-    except (FileRefused, GitFailed):
+    except (FileRefused, GitRefused):
         return frozenset(), frozenset()
     entries = [line.partition(b"\t") for line in listed.split(b"\0") if line]
     return (

@@ -45,6 +45,10 @@ class GitFailed(GraderError):
     """This host's git did not do what was asked: it is missing, its disk is full, or it is a defect of ours."""
 
 
+class GitRefused(GitFailed):
+    """This host's git ran, and took what it was given for broken."""
+
+
 def make_repository(path: Path) -> None:
     """An empty bare repository whose configuration is `CONFIG`."""
     for name in ("objects", "refs"):
@@ -70,7 +74,7 @@ def run(repository: Path, *arguments: str, stdout: IO[bytes] | None = None, **va
         raise GitFailed(f"git could not be run on this host ({error}); install git, or look at its disk") from error
     if ended.returncode != 0:
         told = ended.stderr[-2000:].decode("utf-8", "backslashreplace")
-        raise GitFailed(f"git {arguments[0]} ended with {ended.returncode}: {told}; look at this host's git and disk")
+        raise GitRefused(f"git {arguments[0]} ended with {ended.returncode}: {told}; look at this host's git and disk")
     return ended.stdout or b""
 
 

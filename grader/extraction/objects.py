@@ -87,6 +87,8 @@ def _import(repository: Path, stream: Iterator[bytes]) -> None:
             assert process.stdin is not None
             _feed(process.stdin, stream)
             status = process.wait(TIMEOUT_S)
+        except subprocess.TimeoutExpired as error:
+            raise GitFailed(f"git fast-import did not end within {TIMEOUT_S:g} s; look at this host's load") from error
         finally:
             process.kill()
             process.wait()

@@ -224,6 +224,14 @@ def test_other_runs_are_judged_by_their_log(heard: Heard) -> None:
     assert ("unresolved", "log") == outcome_of(heard, BAD_LOG, exit_code=1)[:2]
 
 
+@pytest.mark.parametrize(
+    "command", ["python -m pytest", "python -mpytest -rA", "python3 -Bm pytest", "python -X dev -bb -m pytest t.py"]
+)
+def test_a_runner_is_known_however_its_module_is_named(command: str) -> None:
+    """A Python that was started as a runner by any spelling of `-m` owes a session."""
+    assert ("unresolved", "channel") == outcome_of(Heard((command,)), GOOD_LOG)[:2]
+
+
 def test_what_official_logs_do_not_tell_stays_untold() -> None:
     """A skipped test and an unexpected pass have no id in pytest's summary, so official rules miss them here too."""
     skipped = suite(("t.py::a", "passed"), ("t.py::b", "skipped"))

@@ -15,6 +15,7 @@ from grader.extract import extract
 from grader.extraction.baseline import Baseline, record
 from grader.extraction.compare import What
 from grader.extraction.exclusions import Exclusions, excluded_at
+from grader.extraction.git import GitFailed
 from sandbox import LocalConfig, Sandbox, SandboxError, SandboxSpec, open_provider
 from tests.grader.edits import SUBMODULE, write_tree
 from tests.grader.tasks import Seeded, toy
@@ -51,6 +52,20 @@ async def test_the_baseline_is_what_the_image_ships(tmp_path: Path) -> None:
             assert 0 == box.identity.execs_before
     assert {b"README", b"run_tests.py", b"sums.py", b"tests/__init__.py", b"tests/test_sums.py"} == baseline.tracked
     assert {*baseline.tracked, b"", b".git", b"tests", b"local.txt"} == set(baseline.manifest)
+
+
+async def test_a_host_without_git_is_no_image_without_tracked_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An index that git cannot read names nothing; a git that cannot be run is trouble of ours, and said."""
+    async with toy(tmp_path) as (repo, provider):
+        (repo.path / ".git/index").write_bytes(b"no index")
+        async with provider.sandbox(SPEC) as box:
+            assert frozenset() == (await record(box, "/testbed")).tracked
+            with monkeypatch.context() as patched:
+                patched.setenv("PATH", str(tmp_path))
+                with pytest.raises(GitFailed, match="install git"):
+                    await record(box, "/testbed")
 
 
 async def test_a_patch_over_the_limit_is_no_patch(tmp_path: Path) -> None:
