@@ -73,13 +73,17 @@ def _watch(here):
     wire = _load(here, "wire").Wire(here)
     undo = []
 
-    def claim():
-        """A runner starts: nothing of ours is left for other runners and for child processes."""
+    def leave():
+        """No child process gets the reporter any more."""
         left = os.pathsep.join(_without(os.environ.get("PYTHONPATH", "").split(os.pathsep), here))
         if left:
             os.environ["PYTHONPATH"] = left
         else:
             os.environ.pop("PYTHONPATH", None)
+
+    def claim():
+        """A runner starts: nothing of ours is left for other runners and for child processes."""
+        leave()
         while undo:
             undo.pop()()
 
@@ -102,6 +106,8 @@ def _watch(here):
     sys.meta_path.insert(0, finder)
     undo.append(lambda: sys.meta_path.remove(finder) if finder in sys.meta_path else None)
     wire.hello()
+    if wire.is_unittest():
+        leave()  # what it imports before its session must start none in its place, in another process
 
 
 def _go():

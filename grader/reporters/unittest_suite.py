@@ -3,7 +3,13 @@
 With Django's `--parallel` the workers' events are replayed on that object in the parent process.
 """
 
+import sys
 from functools import wraps
+
+try:
+    from _thread import get_ident
+except ImportError:
+    from _dummy_thread import get_ident
 
 _OUTCOMES = (
     ("addSuccess", "passed"),
@@ -16,9 +22,17 @@ _OUTCOMES = (
 _WORST_FIRST = ("error", "failed", "xpassed", "skipped", "xfailed", "passed")
 
 
+_IMPORTING = "<frozen importlib._bootstrap>"
+_LOADING = ("unittest.loader", "unittest.suite", "unittest.case")
+
+
 def attach(module, wire, claim):
-    """`unittest.runner` has been imported: listen to each run of a `TextTestRunner` that is not inside another."""
+    """`unittest.runner` has been imported: listen to each run of a `TextTestRunner` that is a test session.
+
+    A run inside another is none, nor is one of a module that is being imported: what is tested may run suites too.
+    """
     runner = module.TextTestRunner
+    main_thread = get_ident()
     original = runner.run
     running = []
 
@@ -29,7 +43,7 @@ def attach(module, wire, claim):
 
     @wraps(original)
     def run(self, test):
-        if running:
+        if running or get_ident() != main_thread or _within_tests(sys._getframe(1)):
             return original(self, test)
         running.append(self)
         claim()
@@ -56,6 +70,15 @@ def attach(module, wire, claim):
 
     runner.run = run
     return release
+
+
+def _within_tests(frame):
+    """Whether this is called while tests, or what they test, are imported, loaded or run."""
+    while frame is not None:
+        if frame.f_code.co_filename == _IMPORTING or frame.f_globals.get("__name__") in _LOADING:
+            return True
+        frame = frame.f_back
+    return False
 
 
 class _Listener(object):

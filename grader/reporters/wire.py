@@ -59,6 +59,14 @@ class Wire(object):
         """A Python has started below the test command."""
         self.tell(("r", "hello"), ("python", sys.version.split()[0]), ("command", _command_line()))
 
+    @staticmethod
+    def is_unittest():
+        """Whether this Python was started as unittest's runner or Django's, which load all tests before they begin."""
+        words = _command_words()[1:]
+        while words and words[0].startswith(b"-") and words[0] != b"-m":
+            del words[0]
+        return words[:2] == [b"-m", b"unittest"] or (b"/" + words[0] if words else b"").endswith(b"/tests/runtests.py")
+
     def blind(self, runner):
         """A runner is here that our reporter does not fit."""
         self.tell(("r", "blind"), ("runner", runner))
@@ -118,10 +126,13 @@ class Wire(object):
             _close(fd)
 
 
-def _command_line():
+def _command_words():
     try:
         with open("/proc/self/cmdline", "rb") as stream:
-            words = stream.read(_ARGUMENT_BYTES).split(b"\0")
+            return [word for word in stream.read(_ARGUMENT_BYTES).split(b"\0") if word]
     except OSError:
-        words = []
-    return " ".join(word.decode("utf-8", "replace").replace(" ", "\\ ") for word in words if word)
+        return []
+
+
+def _command_line():
+    return " ".join(word.decode("utf-8", "replace").replace(" ", "\\ ") for word in _command_words())

@@ -86,6 +86,52 @@ def test_unittest_is_heard(python: str, tmp_path: Path) -> None:
     assert all(f"{name} ..." in seen.output.decode() for name in names.values() if name.startswith("test_d"))
 
 
+STAND_IN = """
+import subprocess, sys, threading, unittest
+from pathlib import Path
+
+def stand_in():
+    case = type("A", (unittest.TestCase,), {"test_a": lambda self: None, "__module__": "t"})
+    unittest.TextTestRunner(verbosity=2).run(unittest.TestSuite([case("test_a")]))
+
+class Base(unittest.TestCase):
+    def __init__(self, *args):
+        super().__init__(*args)
+        if WHERE == "loading":
+            stand_in()
+            sys.exit(0)
+
+if WHERE == "importing":
+    stand_in()
+elif WHERE == "thread":
+    thread = threading.Thread(target=stand_in)
+    thread.start()
+    thread.join()
+elif WHERE == "process":
+    Path("elsewhere").mkdir()
+    Path("elsewhere/t.py").write_text(
+        "import unittest\\nclass A(unittest.TestCase):\\n    def test_a(self):\\n        pass\\n"
+    )
+    subprocess.call([sys.executable, "-m", "unittest", "-v", "t"], cwd="elsewhere")
+if WHERE != "loading":
+    sys.exit(0)
+"""
+
+
+@every_python
+@pytest.mark.parametrize("where", ["importing", "loading", "thread", "process"])
+def test_no_session_of_the_product_stands_in_for_the_tests(python: str, where: str, tmp_path: Path) -> None:
+    """Where a product runs a suite of its own making while its tests are loaded, and ends Python before they begin, no
+    session is heard: a runner was started and never began."""
+    (tmp_path / "product.py").write_text(f"WHERE = {where!r}\n{STAND_IN}")
+    (tmp_path / "t.py").write_text(
+        "import product\nclass A(product.Base):\n    def test_a(self):\n        self.fail()\n"
+    )
+    seen = run_reported([python, "-m", "unittest", "-v", "t"], cwd=tmp_path, folder=tmp_path)
+    assert b"ok\n" in seen.output, seen.output
+    assert (0, 1, ()) == (seen.exit_code, len(seen.heard.commands), seen.heard.suites)
+
+
 @every_python
 def test_a_python_that_runs_no_tests_only_says_that_it_started(python: str, tmp_path: Path) -> None:
     """A script runs as without the reporter, with the image's own sitecustomize, and nothing is claimed."""
