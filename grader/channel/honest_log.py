@@ -49,7 +49,7 @@ def honest_log(suite: Suite) -> bytes:
 
 def _pytest(told: list[TestRecord]) -> list[str]:
     return [
-        f"{STATUSES[outcome]} {record.test_id}"
+        f"{STATUSES[outcome]} {_first_lines(record.test_id, 1)}"
         for outcome in _PYTEST_ORDER
         for record in told
         if record.outcome is outcome
@@ -57,7 +57,8 @@ def _pytest(told: list[TestRecord]) -> list[str]:
 
 
 def _unittest(told: list[TestRecord]) -> list[str]:
-    return [f"{record.name} ... {_UNITTEST_WORDS[record.outcome]}" for record in told]
+    # A test with a docstring has its first line beneath its own name.
+    return [f"{_first_lines(record.name, 2)} ... {_UNITTEST_WORDS[record.outcome]}" for record in told]
 
 
 def _sympy(told: list[TestRecord]) -> list[str]:
@@ -66,3 +67,12 @@ def _sympy(told: list[TestRecord]) -> list[str]:
         for record in told
         if record.outcome in _SYMPY_WORDS and re.fullmatch(r"\w+", record.name)
     ]
+
+
+_LINE_END = re.compile(r"\r\n?|\n")
+
+
+def _first_lines(name: str, most: int) -> str:
+    """The name as far as a log shows it as this test's. What follows a further line end would read as other tests'
+    results, and a product can put it there: pytest makes ids of the `__name__` of parameters, as they are."""
+    return "\n".join(_LINE_END.split(name, most)[:most])

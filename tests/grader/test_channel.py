@@ -248,6 +248,28 @@ def test_ids_that_a_log_cuts_are_matched_cut_and_whole() -> None:
     assert "resolved" == outcome_of(Heard((PYTEST,), (spaced,)), log, listed=("t.py::a[x y]", "t.py::b"))[0]
 
 
+@pytest.mark.parametrize("end_of_line", ["\n", "\r", "\r\n", "\n\n"])
+@pytest.mark.parametrize("others", [(), (("t.py::b", "skipped"),)], ids=["missing", "skipped"])
+def test_no_id_of_one_test_tells_of_another(end_of_line: str, others: tuple[tuple[str, str], ...]) -> None:
+    """An id with line breaks, which a product's own classes can give to a test, is no result of another test."""
+    liar = f"t.py::c[{end_of_line}PASSED t.py::b"
+    heard = Heard((PYTEST,), (suite(("t.py::a", "passed"), (liar, "passed"), *others),))
+    assert "unresolved" == outcome_of(heard, GOOD_LOG)[0]
+    assert "resolved" == outcome_of(heard, GOOD_LOG, listed=("t.py::a", "t.py::c[", liar))[0]
+
+
+@pytest.mark.parametrize("end_of_line", ["\n", "\r", "\r\n"])
+def test_no_description_of_one_test_tells_of_another(end_of_line: str) -> None:
+    """A name in unittest's log is that of its test and the first line of its docstring, and no more."""
+    name = end_of_line.join(["test_a (x.T)", "Words.", "test_b (x.T) ... ok", "test_c (x.T)"])
+    heard = Heard(
+        (), (Suite("unittest", "", (TestRecord("x.T.test_a", TestOutcome.PASSED, "call", name),), True, 0, 1),)
+    )
+    assert "resolved" == outcome_of(heard, b"", plan=DJANGO, listed=("Words.",))[0]
+    for other in ("test_b (x.T)", "test_c (x.T)"):
+        assert "unresolved" == outcome_of(heard, b"", plan=DJANGO, listed=(other,))[0]
+
+
 def test_a_listed_id_that_is_no_test_is_taken_from_the_log() -> None:
     """Two tasks of Verified list `[100%]`, which a line of the log gave, and one a test of a test's own run."""
     log = GOOD_LOG + b"PASSED [100%]\nPASSED inner.py::test_x\n"
