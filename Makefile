@@ -5,12 +5,13 @@ BIN := $(VENV)/bin
 PYTEST := $(BIN)/python -m pytest
 JOBS ?= 2
 
-.PHONY: help venv demo test test-all cluster check lint bench lock clean
+.PHONY: help venv demo test test-all test-long cluster check lint bench lock clean
 
 help:
 	@echo "make demo    grade a small task set and print its verdicts"
 	@echo "make test    all tests but the slow ones"
-	@echo "make check   formatter, linter, types, import contracts, execd's syntax, and all tests"
+	@echo "make check   formatter, linter, types, import contracts, execd's syntax, and all tests but the long ones"
+	@echo "make test-long  the long ones: minutes each, also on a cluster where one is up"
 	@echo "make cluster the tests that need Kubernetes, on a cluster that is brought up and stopped again (Debian, root)"
 	@echo "make bench   measure, and write docs/benchmarks.md"
 	@echo "make lock    pin the newest versions that pyproject.toml allows into requirements.txt"
@@ -30,10 +31,13 @@ demo: venv
 	$(BIN)/python -m tests.demo
 
 test: venv
-	$(PYTEST) -n $(JOBS) -m "not slow"
+	$(PYTEST) -n $(JOBS) -m "not slow and not long"
 
 test-all: venv
-	$(PYTEST) -n $(JOBS)
+	$(PYTEST) -n $(JOBS) -m "not long"
+
+test-long: venv
+	$(PYTEST) -n $(JOBS) -m long
 
 cluster: venv
 	tests/cluster/with $(PYTEST) -n $(JOBS) -m cluster tests/cluster

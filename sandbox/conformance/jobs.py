@@ -24,11 +24,10 @@ async def a_job_goes_on_by_itself(subject: Subject) -> None:
 async def a_job_is_signalled(subject: Subject) -> None:
     """A signal reaches the job's processes; an unknown id is refused."""
     async with subject.provider.sandbox(subject.spec) as box:
-        job = await box.start("echo on; sleep 600")
+        # A process of its own that is there once it has spoken, with no trap of a shell left in it.
+        job = await box.start("(echo on; exec sleep 600)")
         await job.read(wait_s=TIMEOUT_S)
-        sent = 0
-        while not sent:  # until `sleep` is there
-            sent = await job.signal(signal.SIGTERM)
+        expect(True, await job.signal(signal.SIGTERM) > 0, "that its process was found")
         result = await job.wait(timeout_s=TIMEOUT_S)
         expect(128 + signal.SIGTERM, result and result.exit_code, "its exit code")
         try:

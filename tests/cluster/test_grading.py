@@ -28,6 +28,7 @@ CONDITIONS = {
 
 
 @pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.network
 @pytest.mark.usefixtures("image")
 async def test_the_demo_set_has_its_declared_verdicts_on_pods_and_here(

@@ -69,7 +69,7 @@ async def test_of_4096_acquires_no_more_arrive_than_the_bucket_lets_through(
 
     queued = [late for late in told if "rate" in late.waited_in]
     assert 4096 == len(told)
-    assert 4096 - len(sent) - burst <= len(queued)  # a few had their turn, and no time left to use it
+    assert 0.95 * (4096 - len(sent)) <= len(queued)  # the others had their turn, and no time left to use it
     assert fullest_excess(sent, per_s=per_s, burst=burst) < 1
     assert burst < len(stamps) <= len(sent)
     assert (

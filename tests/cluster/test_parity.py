@@ -14,6 +14,7 @@ from tests.cluster.grading import Bench, built_and_loaded, differences
 pytestmark = [
     pytest.mark.cluster,
     pytest.mark.slow,
+    pytest.mark.long,
     pytest.mark.real,
     pytest.mark.network,
     pytest.mark.anyio,

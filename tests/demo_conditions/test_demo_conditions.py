@@ -21,6 +21,7 @@ async def _limits_are_enforced() -> bool:
 
 @pytest.mark.slow
 @pytest.mark.network
+@pytest.mark.long
 @pytest.mark.timeout(3600)
 @pytest.mark.anyio
 async def test_each_task_is_of_its_class_every_time(tmp_path: Path) -> None:

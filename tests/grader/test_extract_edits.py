@@ -31,10 +31,11 @@ class Trees:
         self._provider = provider
         self._folder = folder
         self._made: dict[str, Path] = {}
+        self._numbers = itertools.count()
 
     def seeded(self, ships: str) -> Seeded:
         if ships not in self._made:
-            self._made[ships] = write_tree(self._folder / str(len(self._made)) / "repo", ships)
+            self._made[ships] = write_tree(self._folder / str(next(self._numbers)) / "repo", ships)
         return Seeded(self._provider, self._made[ships])
 
 

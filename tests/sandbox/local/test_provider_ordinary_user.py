@@ -76,7 +76,7 @@ def home() -> Iterator[Home]:
         (root / "home").mkdir()
         os.chown(root / "home", USER, USER)
         _copy_packages(root / "packages")
-        for name in ("sandbox", "execd", "tests/sandbox", "tests/conformance"):
+        for name in ("sandbox", "execd", "tests/sandbox", "tests/execd", "tests/bench", "tests/conformance"):
             shutil.copytree(REPOSITORY / name, root / "project" / name, ignore=shutil.ignore_patterns("__pycache__"))
         for name in ("pyproject.toml", "tests/__init__.py", "tests/conftest.py"):
             shutil.copy(REPOSITORY / name, root / "project" / name)
