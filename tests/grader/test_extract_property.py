@@ -115,7 +115,8 @@ async def test_a_patch_gives_the_tree_or_says_what_it_does_not(
     """Random trees, tracked or not, and random edits: the tree that a grading sees differs from the agent's only where
     it is said."""
     ships = f"python3 -c '{CARRY_OUT.replace(chr(39), chr(34))}' <<'END'\n{as_json(shipped)}\nEND\n"
-    ships += "find . -name .gitignore -prune -exec rm -rf {} +; git add -A && git commit -qm shipped || true\n" if tracked else ""
+    if tracked:
+        ships += "find . -name .gitignore -prune -exec rm -rf {} +; git add -A && git commit -qm shipped || true\n"
     edit = f"python3 -c '{CARRY_OUT.replace(chr(39), chr(34))}' <<'END'\n{as_json(done)}\nEND\n"
     async with edited(trees, ships, [edit]) as (box, extraction):
         assert extraction.patch is not None and extraction.rung is not None, extraction.differences
