@@ -241,17 +241,20 @@ def _name_cgroups(site: Site, spec: SandboxSpec, scratch: Scratch) -> tuple[Cgro
 def _by_rlimit(site: Site, spec: SandboxSpec) -> int | None:
     """How many processes RLIMIT_NPROC is to allow, where no cgroup does it. None: it is not to be set."""
     counted = any("pids" in hierarchy.controllers for hierarchy in site.cgroups)
-    return None if counted or not site.powers.counts_processes else spec.processes or DEFAULT_PROCESSES
+    if counted or not site.powers.counts_processes:
+        return None
+    return min(spec.processes or DEFAULT_PROCESSES, site.powers.processes_max)
 
 
 def _unenforced(site: Site, spec: SandboxSpec, cgroups: tuple[Cgroup, ...]) -> tuple[str, ...]:
     """The limits of the spec that cannot be enforced on this machine, by name."""
     controlled = frozenset[str]().union(*(cgroup.hierarchy.controllers for cgroup in cgroups))
+    processes_max = site.powers.processes_max if site.powers.counts_processes else 0
     missing = {
         "cpus": spec.cpus is not None and spec.cpus > len(site.cpus),
         "memory_mib": spec.memory_mib is not None and "memory" not in controlled,
         "cpu_quota": spec.cpu_quota is not None and "cpu" not in controlled,
-        "processes": spec.processes is not None and "pids" not in controlled and not site.powers.counts_processes,
+        "processes": spec.processes is not None and "pids" not in controlled and spec.processes > processes_max,
         "open_files": spec.open_files is not None and spec.open_files > site.powers.open_files_max,
         "seccomp": spec.seccomp is not None and spec.seccomp != ("unconfined" if site.seccomp is None else "filtered"),
     }

@@ -7,6 +7,7 @@ import contextlib
 import os
 import resource
 import secrets
+import sys
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -187,6 +188,8 @@ class Powers:
     """The highest RLIMIT_NOFILE that it can give."""
     counts_processes: bool
     """Whether RLIMIT_NPROC, set inside, counts a sandbox's own processes and binds them."""
+    processes_max: int
+    """The highest RLIMIT_NPROC that can be set inside: our own, which no user namespace raises."""
 
     @classmethod
     def of_this_process(cls) -> Powers:
@@ -195,7 +198,9 @@ class Powers:
         ceiling = int(_read(Path("/proc/sys/fs/nr_open")) or hard)
         highest = ceiling if _has_capability(CAP_SYS_RESOURCE) or hard == resource.RLIM_INFINITY else hard
         # The machine's real root is exempt from RLIMIT_NPROC in every namespace that maps it.
-        return cls(min(highest, ceiling), os.getuid() != 0 and _kernel() >= NPROC_IS_NAMESPACED)
+        counts = os.getuid() != 0 and _kernel() >= NPROC_IS_NAMESPACED
+        most = resource.getrlimit(resource.RLIMIT_NPROC)[1]
+        return cls(min(highest, ceiling), counts, sys.maxsize if most == resource.RLIM_INFINITY else most)
 
 
 def _has_capability(number: int) -> bool:

@@ -37,6 +37,24 @@ except ProviderUnavailable as denied:
     print("denied:", denied)
 """
 
+FEW_PROCESSES = """
+import asyncio, resource
+from sandbox import LocalConfig, SandboxSpec, open_provider
+
+resource.setrlimit(resource.RLIMIT_NPROC, (1000, 1000))
+
+async def main():
+    seen = []
+    async with open_provider(LocalConfig()) as provider:
+        for processes in (None, 300, 2000):
+            async with provider.sandbox(SandboxSpec(image="host", processes=processes)) as box:
+                result = await box.run("ulimit -u", timeout_s=30)
+                seen.append((int(result.output), box.unenforced))
+    print("seen", seen)
+
+asyncio.run(main())
+"""
+
 
 @dataclass(frozen=True)
 class Home:
@@ -135,6 +153,14 @@ def test_an_ordinary_user_is_root_inside(home: Home) -> None:
     assert b"b'0\\n0\\n'" in ended.stdout, ended.stdout.decode(errors="replace")
     run = home.root / "home" / ".cache" / "sandman-grader" / "run"
     assert [] == list(run.iterdir())
+
+
+def test_a_user_who_may_have_few_processes_gets_sandboxes(home: Home) -> None:
+    """The user's own limit stands where the spec asks for more, which is then named as not enforced, or for nothing."""
+    may(home)
+    ended = home.run("-c", FEW_PROCESSES)
+    seen = b"seen [(1000, ()), (300, ()), (1000, ('processes',))]"
+    assert seen in ended.stdout, ended.stdout.decode(errors="replace")
 
 
 @pytest.mark.slow
