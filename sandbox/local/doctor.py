@@ -9,7 +9,7 @@ import asyncio
 import shutil
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import anyio.to_thread
@@ -36,17 +36,17 @@ async def examine(config: LocalConfig, *, asked: Asked = ONE_SANDBOX, image: str
     """What this machine gives, in the order in which to mend it. `image` None: the machine's own programs are tried."""
     state_dir = (config.state_dir or default_state_dir()).expanduser().absolute()
     try:
-        findings = await anyio.to_thread.run_sync(_machine, state_dir)
+        findings = await anyio.to_thread.run_sync(_machine, state_dir, config.host_python)
     except (SandboxError, OSError) as error:
         return [Finding("sandboxes", "error", str(error))]
     return findings + await _tried_out(config, image or "host", asked)
 
 
-def _machine(state_dir: Path) -> list[Finding]:
+def _machine(state_dir: Path, host_python: Path | None) -> list[Finding]:
     """What can be seen from outside. Opening the site proves with a sandbox that the kernel lets us make some."""
     instance = Instance.open(state_dir)
     try:
-        site = Site.prepare(instance, state_dir, bundle())
+        site = Site.prepare(instance, state_dir, bundle(), host_python)
         version = subprocess.run([site.bwrap, "--version"], capture_output=True, text=True, timeout=20, check=False)
     finally:
         instance.close()
@@ -116,16 +116,20 @@ def _memory(spec: SandboxSpec, facts: Facts, unenforced: tuple[str, ...]) -> Fin
 
 
 def _others(spec: SandboxSpec, facts: Facts, unenforced: tuple[str, ...]) -> Iterator[Finding]:
-    """The limits for which the kernel's word is enough, each with what it was tried with."""
-    tried = {"cpu_quota": spec.cpu_quota, "processes": spec.processes, "open_files": spec.open_files}
-    for name, amount in tried.items():
+    cgroup = facts.raw.get("cgroup")
+    counted = cgroup.get("processes") if isinstance(cgroup, Mapping) else None
+    tried = {
+        "cpu_quota": (spec.cpu_quota, facts.cpu_quota),
+        "processes": (spec.processes, counted if isinstance(counted, int) else facts.raw.get("processes_limit")),
+        "open_files": (spec.open_files, facts.raw.get("open_files_limit")),
+    }
+    for name, (amount, read) in tried.items():
         if name in unenforced:
             yield Finding(name, "warning", f"not enforced here: {CGROUP_REMEDY}")
-        elif name == "cpu_quota" and facts.cpu_quota != amount:
-            said = f"{amount} was asked for and {facts.cpu_quota} read back; please report this"
-            yield Finding(name, "error", said)
+        elif read != amount:
+            yield Finding(name, "error", f"{amount:g} was asked for and {read} read back; please report this")
         else:
-            yield Finding(name, "ok", f"enforced: tried with {amount:g}")
+            yield Finding(name, "ok", f"enforced: {amount:g} was asked for and read back")
 
 
 def _cpus(spec: SandboxSpec, facts: Facts, asked: Asked) -> Finding:

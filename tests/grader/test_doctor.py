@@ -36,7 +36,7 @@ def findings(capfd: pytest.CaptureFixture[str], *words: object) -> tuple[int, di
 
 
 def test_this_machine_is_looked_at_from_inside_a_sandbox(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    """Namespaces, overlay, egress and CPUs are tried; memory is called enforced only where a cgroup can be made."""
+    """Namespaces, overlay, egress and CPUs are tried; a limit is called enforced only where it was read back inside."""
     status, told = findings(capfd, "--state-dir", tmp_path)
 
     assert 0 == status, told
@@ -44,7 +44,19 @@ def test_this_machine_is_looked_at_from_inside_a_sandbox(tmp_path: Path, capfd: 
     assert dict.fromkeys(tried, "ok") == {check: told[check]["level"] for check in tried}
     enforced = any("memory" in hierarchy.controllers for hierarchy in find_hierarchies())
     assert ("ok" if enforced else "warning") == told["memory"]["level"]
+    assert {"ok", "warning"} >= {str(told[limit]["level"]) for limit in ("cpu_quota", "processes", "open_files")}
+    assert "enforced: 1024 was asked for and read back" == told["open_files"]["said"]
     assert [] == [path for path in (tmp_path / "run").iterdir() if path.is_dir()]
+
+
+def test_the_python_that_was_chosen_is_the_one_that_is_tried(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """A `host_python` that cannot run execd is found before a campaign meets it."""
+    file = tmp_path / "campaign.toml"
+    file.write_text('taskset = "t.jsonl"\nrun = "r"\n[provider]\ntype = "local"\nhost_python = "/no/python"\n')
+
+    status, told = findings(capfd, file, "--state-dir", tmp_path)
+
+    assert (2, {"sandboxes"}) == (status, told.keys())
 
 
 def test_people_get_one_line_each(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
