@@ -26,6 +26,8 @@ _FLAGS = os.O_WRONLY | getattr(os, "O_CLOEXEC", 0)
 _NONBLOCK, _APPEND = os.O_NONBLOCK, os.O_APPEND
 _PATIENCE_S = 10.0
 _ARGUMENT_BYTES = 1024
+_BARE_SWITCHES = "bBdEiIOqsSuvx"
+"""Of Python's own: those without an argument, which may stand before another in one word."""
 
 
 def _encoded(fields):
@@ -62,10 +64,16 @@ class Wire(object):
     @staticmethod
     def is_unittest():
         """Whether this Python was started as unittest's runner or Django's, which load all tests before they begin."""
-        words = _command_words()[1:]
-        while words and words[0].startswith(b"-") and words[0] != b"-m":
-            del words[0]
-        return words[:2] == [b"-m", b"unittest"] or (b"/" + words[0] if words else b"").endswith(b"/tests/runtests.py")
+        words = [word.decode("latin-1") for word in _command_words()[1:]]
+        while words and words[0].startswith("-"):
+            switch = words.pop(0)[1:].lstrip(_BARE_SWITCHES)
+            if switch.startswith("m"):
+                return (switch[1:] or "".join(words[:1])) == "unittest"
+            if switch.startswith("c"):
+                return False
+            if switch in ("W", "X"):
+                del words[:1]
+        return ("/" + "".join(words[:1])).endswith("/tests/runtests.py")
 
     def blind(self, runner):
         """A runner is here that our reporter does not fit."""

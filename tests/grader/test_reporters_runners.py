@@ -132,6 +132,18 @@ def test_no_session_of_the_product_stands_in_for_the_tests(python: str, where: s
     assert (0, 1, ()) == (seen.exit_code, len(seen.heard.commands), seen.heard.suites)
 
 
+@pytest.mark.parametrize(
+    "spelling", [["-W", "ignore", "-m", "unittest"], ["-Bm", "unittest"], ["-bmunittest"]], ids=" ".join
+)
+def test_a_runner_is_known_however_it_is_spelt(spelling: list[str], tmp_path: Path) -> None:
+    """No stand-in in another process is heard either where switches stand before the runner's name."""
+    (tmp_path / "product.py").write_text(f"WHERE = 'process'\n{STAND_IN}")
+    (tmp_path / "t.py").write_text("import product\n")
+    seen = run_reported([sys.executable, *spelling, "-v", "t"], cwd=tmp_path, folder=tmp_path)
+    assert b"ok\n" in seen.output, seen.output
+    assert (0, 1, ()) == (seen.exit_code, len(seen.heard.commands), seen.heard.suites)
+
+
 @every_python
 def test_a_python_that_runs_no_tests_only_says_that_it_started(python: str, tmp_path: Path) -> None:
     """A script runs as without the reporter, with the image's own sitecustomize, and nothing is claimed."""
