@@ -2,10 +2,11 @@
 changes. For tests of the guard; needs root, nft and net.bridge.bridge-nf-call-iptables=1.
 
 Ingress and egress; podSelector, namespaceSelector and ipBlock; ports by number, for TCP, UDP and SCTP. What the node
-sends to a pod passes, as Kubernetes asks. A pod address that nobody has told of yet may open no connection, so there is
-no gap between a pod's start and its policy. Connections that were open before stay open. IPv4 only.
+sends to a pod passes, as Kubernetes asks. From and to a pod address that nobody has told of yet no pod may open a
+connection, so there is no gap between a pod's start and its policy. Connections that were open before stay open. IPv4
+only.
 
-usage: KUBECONFIG=... python policies.py BRIDGE
+usage: KUBECONFIG=... python policies.py BRIDGE ADDRESS     # ADDRESS: the bridge's, with its prefix: 10.88.0.1/16
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping
+from ipaddress import IPv4Interface
 from typing import Any
 
 from kubernetes import client, config
@@ -100,8 +102,11 @@ def matches(selector: JSON, labels: JSON) -> bool:
 class Rules:
     """The nftables text for one state of the cluster."""
 
-    def __init__(self, things: Mapping[str, Mapping[tuple[str, str], JSON]], bridge: str) -> None:
+    def __init__(
+        self, things: Mapping[str, Mapping[tuple[str, str], JSON]], bridge: str, address: IPv4Interface
+    ) -> None:
         self.bridge = bridge
+        self.address = address
         self.namespaces = {
             name: {"kubernetes.io/metadata.name": name, **(thing["metadata"].get("labels") or {})}
             for (_, name), thing in things["namespaces"].items()
@@ -128,13 +133,22 @@ class Rules:
                     body = "".join(f"  {line}\n" for line in dict.fromkeys(self._lines(direction, on)))
                     chains.append(f"chain {name} {{\n{body}  counter drop\n}}\n")
                     mine.append(f"{address} : jump {name}")
-        known = ", ".join(sorted({pod["status"]["podIP"] for pod in self.pods}))
-        unknown = f"  ip saddr != {{ {known} }} counter drop\n" if known else "  counter drop\n"
         return (
             f"table ip {TABLE}\ndelete table ip {TABLE}\ntable ip {TABLE} {{\n{''.join(sorted(chains))}"
             "chain pre {\n  type filter hook prerouting priority filter; policy accept;\n"
-            f'  iifname != "{self.bridge}" return\n  ct state established,related accept\n{unknown}'
+            f'  iifname != "{self.bridge}" return\n  ct state established,related accept\n{self._unknown()}'
             f"{_map('saddr', jumps['egress'])}{_map('daddr', jumps['ingress'])}}}\n}}\n"
+        )
+
+    def _unknown(self) -> str:
+        """What pods that nobody has told of send, and what is sent to them."""
+        known = sorted({pod["status"]["podIP"] for pod in self.pods})
+        if not known:
+            return "  counter drop\n"
+        pods, all_there = ", ".join(known), ", ".join([str(self.address.ip), *known])
+        return (
+            f"  ip saddr != {{ {pods} }} counter drop\n"
+            f"  ip daddr {self.address.network} ip daddr != {{ {all_there} }} counter drop\n"
         )
 
     def _policies_of(self, pod: JSON) -> list[JSON]:
@@ -188,7 +202,7 @@ def _map(side: str, jumps: list[str]) -> str:
     return f"  ip {side} vmap {{ {', '.join(sorted(jumps))} }}\n" if jumps else ""
 
 
-def main(bridge: str) -> None:
+def main(bridge: str, address: IPv4Interface) -> None:
     """Enforce until killed."""
     config.load_kube_config()
     api, cluster = client.ApiClient(), Cluster()
@@ -200,7 +214,7 @@ def main(bridge: str) -> None:
         cluster.changed.clear()
         time.sleep(0.02)
         with cluster.lock:
-            text = Rules(cluster.things, bridge).text()
+            text = Rules(cluster.things, bridge, address).text()
         if text != last:
             done = subprocess.run(["nft", "-f", "-"], input=text, text=True, capture_output=True, check=False)
             last = text if done.returncode == 0 else ""
@@ -208,4 +222,4 @@ def main(bridge: str) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(sys.argv[1], IPv4Interface(sys.argv[2]))

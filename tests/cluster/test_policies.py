@@ -1,0 +1,41 @@
+"""The rules by which the test cluster enforces policies, as text; what they do is tried in test_guard.py."""
+
+from __future__ import annotations
+
+from ipaddress import IPv4Interface
+from typing import Any
+
+from tests.cluster.policies import Rules
+
+BRIDGE = IPv4Interface("10.88.0.1/16")
+
+
+def pre(pods: list[dict[str, Any]]) -> list[str]:
+    """The lines of the chain that every packet from the bridge goes through."""
+    things = {"namespaces": {}, "policies": {}, "pods": {("here", str(index)): pod for index, pod in enumerate(pods)}}
+    chain = Rules(things, "br0", BRIDGE).text().partition("chain pre {\n")[2]
+    return [line.strip() for line in chain.splitlines()]
+
+
+def a_pod(address: str | None, phase: str = "Running") -> dict[str, Any]:
+    return {
+        "metadata": {"namespace": "here", "name": "pod"},
+        "spec": {},
+        "status": {"phase": phase} | ({"podIP": address} if address else {}),
+    }
+
+
+def test_a_pod_that_nobody_has_told_of_neither_opens_connections_nor_is_reached() -> None:
+    """Only pods with a known address may talk, to each other, to the node, and to what is outside the pods' network."""
+    lines = pre([a_pod("10.88.0.7"), a_pod(None, "Pending"), a_pod("10.88.0.8", "Succeeded"), a_pod("10.88.0.9")])
+    established = lines.index("ct state established,related accept")
+    assert [
+        "ip saddr != { 10.88.0.7, 10.88.0.9 } counter drop",
+        "ip daddr 10.88.0.0/16 ip daddr != { 10.88.0.1, 10.88.0.7, 10.88.0.9 } counter drop",
+    ] == lines[established + 1 : established + 3]
+
+
+def test_where_no_pod_is_known_none_opens_a_connection() -> None:
+    """Nothing new passes from the bridge before the first pod has been told of."""
+    lines = pre([])
+    assert "counter drop" == lines[lines.index("ct state established,related accept") + 1]
