@@ -128,26 +128,17 @@ class ExecdClient:
             await asyncio.to_thread(unpack, spool, local)
 
     async def _fetch_tree(self, remote: str, spool: IO[bytes]) -> None:
-        for attempt in (1, 2):
+        target = f"/tree?path={quote(_raw(remote))}"
+        for last in (False, True):
             spool.seek(0)
             spool.truncate()
-            whole = False
             try:
-                async with self._wire.request("GET", f"/tree?path={quote(_raw(remote))}") as answer:
-                    if answer.status != 200:
-                        raise refused(await answer.read())
-                    async for kind, payload in frames(answer):
-                        if kind == b"o":
-                            spool.write(payload[8:])
-                        elif kind == b"x":
-                            raise refused(payload)
-                        elif kind == b"r":
-                            whole = True
-                if whole:
-                    return
-                raise Broken("the answer ended before its result")
+                async with contextlib.aclosing(self._framed("GET", target)) as pieces:
+                    async for piece in pieces:
+                        spool.write(piece)
+                return
             except Broken as error:
-                if attempt == 2:
+                if last:
                     raise await self._lost("the connection broke during a download", error) from error
 
     @property
@@ -191,49 +182,48 @@ class ExecdClient:
     async def baseline(self, root: str) -> Manifest:
         """As `Sandbox.baseline`."""
         parser = ManifestParser()
-        async with contextlib.aclosing(self._framed("GET", f"/manifest?path={quote(_raw(root))}")) as pieces:
-            try:
+        pieces = self._framed("GET", f"/manifest?path={quote(_raw(root))}", wait_s=_TREE_WAIT_S)
+        try:
+            async with contextlib.aclosing(pieces):
                 async for piece in pieces:
                     parser.feed(piece)
-            except Broken as error:
-                raise await self._lost("a manifest could not be read", error) from error
+        except Broken as error:
+            raise await self._lost("a manifest could not be read", error) from error
         return MappingProxyType(parser.entries)
 
     async def contents(
         self, root: str, files: Sequence[tuple[bytes, int]]
     ) -> AsyncGenerator[tuple[int, bytes | None], None]:
-        """As `Sandbox.contents`."""
+        """As `Sandbox.contents`. Not repeated: what came of it may be in use already."""
         parser = ContentParser([size for _, size in files])
         body = b"".join(b"%d %s\0" % (size, path) for path, size in files)
-        pieces = self._framed("POST", f"/manifest?path={quote(_raw(root))}", body)
-        async with contextlib.aclosing(pieces):
-            async for piece in pieces:
-                try:
-                    items = list(parser.feed(piece))
-                except Broken as error:
-                    raise await self._lost("files could not be read", error) from error
-                for item in items:
-                    yield item
-        if not parser.whole:
-            raise await self._lost("files that were asked for did not come", Broken("the answer is short"))
-
-    async def _framed(self, method: str, target: str, body: bytes = b"") -> AsyncGenerator[bytes, None]:
-        """The output frames of an answer. Not repeated: what came of it may be in use already."""
+        pieces = self._framed("POST", f"/manifest?path={quote(_raw(root))}", body, wait_s=_TREE_WAIT_S)
         try:
-            async with self._wire.request(method, target, body, wait_s=_TREE_WAIT_S) as answer:
-                if answer.status != 200:
-                    raise refused(await answer.read())
-                whole = False
-                async for kind, payload in frames(answer):
-                    if kind == b"o":
-                        yield payload[8:]
-                    elif kind == b"x":
-                        raise refused(payload)
-                    whole = kind == b"r"
-                if not whole:
-                    raise Broken("the answer ended before its result")
+            async with contextlib.aclosing(pieces):
+                async for piece in pieces:
+                    for item in parser.feed(piece):
+                        yield item
+            if not parser.whole:
+                raise Broken("files that were asked for did not come")
         except Broken as error:
-            raise await self._lost(f"the connection broke during {target.partition('?')[0]}", error) from error
+            raise await self._lost("files could not be read", error) from error
+
+    async def _framed(
+        self, method: str, target: str, body: bytes = b"", *, wait_s: float = 30.0
+    ) -> AsyncGenerator[bytes, None]:
+        """The output frames of an answer. Raises `Broken` unless its result comes last, and the daemon's own error."""
+        whole = False
+        async with self._wire.request(method, target, body, wait_s=wait_s) as answer:
+            if answer.status != 200:
+                raise refused(await answer.read())
+            async for kind, payload in frames(answer):
+                if kind == b"o":
+                    yield payload[8:]
+                elif kind == b"x":
+                    raise refused(payload)
+                whole = kind == b"r"
+        if not whole:
+            raise Broken("the answer ended before its result")
 
     async def reset(self, *, session: str = "main") -> None:
         """Kill everything that the session runs. Its next command gets a new shell with the base environment."""

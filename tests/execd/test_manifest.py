@@ -204,7 +204,7 @@ async def test_a_tree_of_long_paths_is_refused_whole(running: Running, tmp_path:
 async def test_a_daemon_that_lies_is_a_lost_sandbox(monkeypatch: pytest.MonkeyPatch, running: Running) -> None:
     """What is not of the protocol leaves the client as a lost sandbox, never as an error of the wire's."""
 
-    async def lies(*_: object) -> AsyncIterator[bytes]:
+    async def lies(*_: object, **__: object) -> AsyncIterator[bytes]:
         yield b"\0\0\0\x09ninebytes" + b"no entry\0path\0\0"
 
     async with running.client() as client:
