@@ -12,7 +12,8 @@ that it brings may run, and what the script prints may be believed. Three patche
     are hashed again where they now lie, and this module compares.
 
 git runs on a private git directory that only borrows the repository's objects, so the repository's own configuration
-and hooks are never read. Not covered: files that steer the tests and are no test files (`conftest.py` and its kin).
+and hooks are never read. Not covered: files that steer the tests and are no test files (`conftest.py` and its kin);
+`grader.tamper` lists them.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from __future__ import annotations
 import os
 import re
 import secrets
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -29,7 +31,6 @@ from sandbox import Sandbox, SandboxError
 
 SESSION = "grader"
 """The shell session of the grader's own commands: the tests' session never sees them."""
-
 
 _ROOM_BYTES = 1024 * 1024
 """A disk with no room for this much, and the patches twice, may be why a patch was refused."""
@@ -95,7 +96,7 @@ async def apply(
     commit = base_commit if re.fullmatch(r"[0-9a-f]{7,64}", base_commit) else "HEAD"
     room = _ROOM_BYTES + 2 * (len(test_data) + len(patch.data))
     result = await box.run(
-        f"bash -c {_quoted(_SCRIPT)} apply {private} {_quoted(workdir)} {commit} {len(test_data)} {room}",
+        f"bash -c {shlex.quote(_SCRIPT)} apply {private} {shlex.quote(workdir)} {commit} {len(test_data)} {room}",
         stdin=_listed(tests) + _listed(patch.touched) + test_data + patch.data,
         timeout_s=timeout_s,
         session=SESSION,
@@ -108,10 +109,6 @@ async def apply(
 def _listed(paths: tuple[bytes, ...]) -> bytes:
     """Each path ended by NUL, and an empty one at the end."""
     return b"".join(path + b"\0" for path in (*paths, b""))
-
-
-def _quoted(word: str) -> str:
-    return "'" + word.replace("'", "'\\''") + "'"
 
 
 def _result(output: bytes, patch: Patch, tests: tuple[bytes, ...]) -> ApplyResult:
@@ -150,9 +147,9 @@ def _shown(paths: tuple[bytes, ...] | list[bytes]) -> tuple[str, ...]:
     return tuple(path.decode("utf-8", "backslashreplace") for path in paths)
 
 
-# Arguments: the private directory, the work tree, the base commit, the test patch's length in bytes, the
-# bytes that a disk has room for if it is not to blame. On stdin: the test
-# files' paths, the paths that the submission touches, the test patch, the submission's patch.
+# Arguments: the private directory, the work tree, the base commit, the test patch's length in bytes, the bytes that a
+# disk has room for if it is not to blame. On stdin: the test files' paths, the paths that the submission touches, the
+# test patch, the submission's patch.
 _SCRIPT = r"""
 private=$1 tree=$2 commit=$3 test_bytes=$4 room=$5
 words=$private/words

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 import secrets
+import shlex
 from dataclasses import dataclass, field
 
 from grader.channel import Heard, open_channel
@@ -70,7 +71,7 @@ async def run(box: Sandbox, plan: TestPlan, *, time_limit_s: float, max_log_byte
     `time_limit_s` is each one's limit. Raises `SandboxError` when the sandbox fails, and for nothing else.
     """
     setup = await box.run(
-        f"cd {_quoted(plan.workdir)}\nset -o pipefail\n{rest_of(plan.setup)}",
+        f"cd {shlex.quote(plan.workdir)}\nset -o pipefail\n{rest_of(plan.setup)}",
         timeout_s=time_limit_s,
         max_output_bytes=_SETUP_OUTPUT_BYTES,
     )
@@ -104,7 +105,3 @@ async def disk_is_full(box: Sandbox, plan: TestPlan) -> bool:
     except FileRefused as error:
         return error.code == "no_space"
     return False
-
-
-def _quoted(word: str) -> str:
-    return "'" + word.replace("'", "'\\''") + "'"

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import secrets
+import shlex
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -18,6 +19,7 @@ from importlib.resources import files
 
 from anyio import to_thread
 
+from grader.apply import SESSION
 from grader.channel.records import Heard, read_records
 from sandbox import Chunk, Sandbox, SandboxError
 from sandbox.errors import FileRefused
@@ -28,24 +30,24 @@ MAX_BYTES = 64 * 1024 * 1024
 _OPEN_TIMEOUT_S = 30.0
 _CLOSE_TIMEOUT_S = 10.0
 _SLOW = "look at the load of the sandbox's machine"
-_SESSION, _LISTENER_SESSION = "grader", "grader-channel"
-"""Shell sessions that the tests' own never sees."""
+_LISTENER_SESSION = "grader-channel"
+"""A shell session that neither the tests' commands nor the grader's other ones wait for."""
 
 
 @dataclass
 class Channel:
-    """An open channel. `heard` and `raw` are there once the `async with` has been left."""
+    """A channel. `heard` and `raw` are whole once the `async with` has been left; where no channel could be had,
+    `heard` says so from the beginning."""
 
     directory: str
     key: str
-    closed: str | None = None
     raw: bytes = b""
     heard: Heard = field(default_factory=Heard)
 
     @property
     def export(self) -> str:
         """Shell text that puts the reporter into every Python that the shell starts from now on."""
-        if self.closed is not None:
+        if self.heard.closed is not None:
             return ""
         return f"export PYTHONPATH={self.directory}${{PYTHONPATH:+:$PYTHONPATH}}\n"
 
@@ -58,12 +60,11 @@ async def open_channel(box: Sandbox, *, time_limit_s: float) -> AsyncIterator[Ch
     nothing may be concluded from what is missing.
     """
     channel = Channel(f"/tmp/.grader-{secrets.token_hex(8)}", secrets.token_hex(32))
-    made = await box.run(_script(channel), timeout_s=_OPEN_TIMEOUT_S, session=_SESSION)
+    made = await box.run(_script(channel), timeout_s=_OPEN_TIMEOUT_S, session=SESSION)
     if made.timed_out:
         raise SandboxError(f"the result channel was not made within {_OPEN_TIMEOUT_S:g} s; {_SLOW}")
     if made.exit_code != 0:
-        channel.closed = "its directory could not be made in the sandbox"
-        channel.heard = Heard(closed=channel.closed)
+        channel.heard = Heard(closed="its directory could not be made in the sandbox")
         yield channel
         return
     pipe, over = f"{channel.directory}/pipe", secrets.token_hex(32)
@@ -138,7 +139,7 @@ def _seen(listening: asyncio.Task[None]) -> None:
 async def _say_over(box: Sandbox, pipe: str, over: str, ears: _Ears) -> None:
     """Send the last line and wait for it. Where it does not come the FIFO is gone, or nobody reads it any more."""
     told = await box.run(
-        f"[ -p {pipe} ] && printf '\\n%s\\n' {over} 1<>{pipe}", timeout_s=_CLOSE_TIMEOUT_S, session=_SESSION
+        f"[ -p {pipe} ] && printf '\\n%s\\n' {over} 1<>{pipe}", timeout_s=_CLOSE_TIMEOUT_S, session=SESSION
     )
     if told.exit_code == 0:
         with contextlib.suppress(TimeoutError):
@@ -161,11 +162,7 @@ def _script(channel: Channel) -> str:
         "umask 022",
         f"mkdir {channel.directory} && cd {channel.directory} || exit",
         "mkfifo -m 622 pipe || exit",
-        *(f"printf %s {_quoted(text)} >{name} || exit" for name, text in texts.items()),
+        *(f"printf %s {shlex.quote(text)} >{name} || exit" for name, text in texts.items()),
         f"printf %s {channel.key} >key && : >spill && chmod 444 key *.py && chmod 622 spill",
     ]
     return "( " + "\n".join(lines) + "\n)"
-
-
-def _quoted(word: str) -> str:
-    return "'" + word.replace("'", "'\\''") + "'"
