@@ -182,12 +182,23 @@ class Walk:
             self._entry(kind, status, DEEP, path)
         else:
             try:
-                inner = os.open(name, _DIRECTORY_FLAGS, dir_fd=fd)
+                inner = _open_directory(fd, name)
             except PermissionError:
                 self._entry(kind, status, UNREAD, path)
                 return
             self._entry(kind, status, b"-", path)
             self._directory(inner, path + b"/", depth + 1)
+
+
+def _open_directory(parent, name):
+    """Open a directory that may be both listed and searched. Raises OSError."""
+    fd = os.open(name, _DIRECTORY_FLAGS, dir_fd=parent)
+    try:
+        os.stat(".", dir_fd=fd)
+    except OSError:
+        os.close(fd)
+        raise
+    return fd
 
 
 def _hashed(parent, name, status):

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 import execd.manifest
+from sandbox import LocalConfig, SandboxSpec, open_provider
 from sandbox.errors import DaemonError, FileRefused, SandboxLost
 from sandbox.manifest import MAX_BYTES, MAX_ENTRIES, ContentParser, Entry, Kind, ManifestParser, check, take_entries
 from sandbox.wire import Broken
@@ -93,6 +94,19 @@ async def test_what_changed_is_found_whatever_the_times_say(running: Running, tm
         os.utime(tmp_path / "sly", ns=(before.st_atime_ns, before.st_mtime_ns))
         os.utime(tmp_path / "touched")
         assert {b"sly"} == set(check(baseline, await client.baseline(str(tmp_path))))
+
+
+async def test_a_directory_that_may_not_be_entered_does_not_hide_the_rest(tmp_path: Path) -> None:
+    """For a user without powers a directory that may not be read or searched is `unread`; all else is told."""
+    spec = SandboxSpec(image="host", user=1000)
+    async with open_provider(LocalConfig(state_dir=tmp_path)) as provider, provider.sandbox(spec) as box:
+        await box.run("mkdir -p /tmp/t/{a,b,c,d}; touch /tmp/t/{a,b,c,d}/f", timeout_s=30)
+        await box.run("cd /tmp/t; chmod 444 a; chmod 333 b; chmod 0 c", timeout_s=30)
+        manifest = await box.baseline("/tmp/t")
+        await box.run("chmod -R 755 /tmp/t", timeout_s=30)
+    digests = {path: entry.digest for path, entry in manifest.items()}
+    unread = dict.fromkeys((b"a", b"b", b"c"), "unread")
+    assert {b"": "-", **unread, b"d": "-", b"d/f": sha256(b"")} == digests
 
 
 @pytest.mark.parametrize("size", [0, 1, (1 << 18) - 1, 1 << 18, (1 << 18) + 1, (1 << 19), 3_000_000])
