@@ -235,9 +235,9 @@ class Records:
         while len(self._ended) > 1 and (len(self._ended) > KEPT_RESULTS or self._kept_bytes > KEPT_OUTPUT):
             self._drop_oldest()
 
-    def drop_large(self):
-        """Drop what is kept beyond the bounds because it came last."""
-        if self._kept_bytes > KEPT_OUTPUT:
+    def drop_large(self, exec_id):
+        """Drop this exec's record, if it is the one that is kept beyond the bounds because it came last."""
+        if self._kept_bytes > KEPT_OUTPUT and self._ended[0].id == exec_id:
             self._drop_oldest()
 
     def _drop_oldest(self):

@@ -127,7 +127,8 @@ class Daemon:
         """A session has finished an exec."""
         self._records.ended(record)
         if len(record.output) > KEPT_OUTPUT:
-            self.loop.after(LARGE_KEPT_S, self._records.drop_large)
+            exec_id = record.id  # the record itself would be kept by its timer
+            self.loop.after(LARGE_KEPT_S, lambda: self._records.drop_large(exec_id))
 
     def adopt(self, pid, on_end):
         """Call `on_end(wait status)` when a worker process of ours is reaped."""
