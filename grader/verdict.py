@@ -272,7 +272,7 @@ class _List:
         for what, which in kinds:
             tests = self.failed(which)
             if tests:
-                yield f"{len(tests)} of {len(self.matches)} {self.name} tests {what}: {_names(tests)}."
+                yield f"{len(tests)} of {len(self.matches)} {self.name} tests {what}: {a_few(tests)}."
 
 
 @dataclass(frozen=True)
@@ -354,7 +354,7 @@ class _Lists:
             ),
             ("unlisted_failures", "failed tests are in neither list", self._unlisted_failures(results.words)),
         )
-        return tuple(f"{name}: {len(tests)} {what}: {_names(tests)}." for name, what, tests in kinds if tests)
+        return tuple(f"{name}: {len(tests)} {what}: {a_few(tests)}." for name, what, tests in kinds if tests)
 
     def _unlisted_failures(self, words: Mapping[str, str]) -> list[str]:
         listed = {m.listed for m in self._matches}
@@ -363,8 +363,8 @@ class _Lists:
         return [test_id for test_id in failing if not test_id.startswith(cut)]
 
 
-def _names(tests: Sequence[str]) -> str:
-    """A few of the tests, each cut to a readable length, and how many more there are."""
+def a_few(tests: Sequence[str]) -> str:
+    """A few of the tests for a sentence, each cut to a readable length, and how many more there are."""
     shown = [test if len(test) <= 120 else f"{test[:117]}..." for test in tests[:_NAMED]]
     more = len(tests) - len(shown)
     return ", ".join(shown) + (f" and {more} more" if more else "")

@@ -15,7 +15,7 @@ from typing import Literal
 
 from grader.channel.honest_log import STATUSES, honest_log, runner_of
 from grader.channel.records import Heard, Suite, TestOutcome
-from grader.verdict import LogResults
+from grader.verdict import LogResults, a_few
 from tasksets.task import TestPlan
 
 State = Literal["absent", "silent", "broken", "unended", "complete"]
@@ -150,7 +150,7 @@ def _flags(heard: Heard, suites: Sequence[Suite], state: State, exit_code: int |
     if heard.closed is not None:
         found.append(f"channel_closed: {heard.closed}.")
     if heard.blind:
-        found.append(f"channel_blind: the reporter does not fit this runner ({_names(heard.blind)}).")
+        found.append(f"channel_blind: the reporter does not fit this runner ({a_few(heard.blind)}).")
     if heard.faults:
         found.append(f"channel_broken: {heard.faults[0]} ({len(heard.faults)} faults).")
     elif state == "broken":
@@ -170,7 +170,7 @@ def _flags(heard: Heard, suites: Sequence[Suite], state: State, exit_code: int |
         ("subtests_failed", list(only.subtests_failed), "subtests failed"),
     ):
         if tests:
-            found.append(f"{name}: {len(tests)} {what}: {_names(tests)}.")
+            found.append(f"{name}: {len(tests)} {what}: {a_few(tests)}.")
     status = suites[-1].status if suites else None
     if status is not None and exit_code is not None and status != exit_code:
         found.append(f"exit_code_disagrees: the runner told {status}, the test command ended with {exit_code}.")
@@ -188,7 +188,7 @@ def _disagreements(told: Mapping[str, str], log: Mapping[str, str], listed: Sequ
         ours, theirs = told.get(test_id), log.get(test_id)
         if ours != theirs:
             kinds[1 if ours is None else 2 if theirs is None else 0][2].append(test_id)
-    return [f"{name}: {len(tests)} {what}: {_names(tests)}." for name, what, tests in kinds if tests]
+    return [f"{name}: {len(tests)} {what}: {a_few(tests)}." for name, what, tests in kinds if tests]
 
 
 def _agreement(told: Mapping[str, str], log: Mapping[str, str]) -> dict[str, int]:
@@ -200,8 +200,3 @@ def _agreement(told: Mapping[str, str], log: Mapping[str, str]) -> dict[str, int
         "channel_only": len(told) - len(both),
         "log_only": len(log) - len(both),
     }
-
-
-def _names(tests: Sequence[str]) -> str:
-    shown = [test if len(test) <= 120 else f"{test[:117]}..." for test in tests[:3]]
-    return ", ".join(shown) + (f" and {len(tests) - 3} more" if len(tests) > 3 else "")
