@@ -34,9 +34,9 @@ def of(
     return reward - cost if outcome is Outcome.RESOLVED else reward + max(0.0, earned - cost)
 
 
-def share(fail_to_pass: TestLists | None, pass_to_pass: TestLists | None) -> float:
+def share(fail_to_pass: TestLists, pass_to_pass: TestLists) -> float:
     """The share, 0 to 1, of FAIL_TO_PASS tests that pass. 0 where a PASS_TO_PASS test broke, or nothing was judged."""
-    if fail_to_pass is None or pass_to_pass is None or pass_to_pass.failure:
+    if pass_to_pass.failure:
         return 0.0
     counted = len(fail_to_pass.success) + len(fail_to_pass.failure)
     return len(fail_to_pass.success) / counted if counted else 0.0
