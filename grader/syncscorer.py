@@ -17,7 +17,6 @@ import contextlib
 import os
 import threading
 from collections.abc import Sequence
-from concurrent.futures import Future
 from types import TracebackType
 from typing import Self
 
@@ -75,21 +74,18 @@ class SyncScorer:
 
     def score_all(self, samples: Sequence[tuple[str, bytes | str]]) -> list[Score]:
         """As `Scorer.score_all`; waits."""
-        future = self._submit(samples)
-        try:
-            return future.result()
-        except BaseException:
-            future.cancel()
-            raise
+        scorer, thread = self._here()
+        return thread.call(scorer.score_all(samples))
 
     async def score_all_async(self, samples: Sequence[tuple[str, bytes | str]]) -> list[Score]:
         """As `Scorer.score_all`, awaited in any loop."""
-        return await asyncio.wrap_future(self._submit(samples))
+        scorer, thread = self._here()
+        return await asyncio.wrap_future(thread.submit(scorer.score_all(samples)))
 
-    def _submit(self, samples: Sequence[tuple[str, bytes | str]]) -> Future[list[Score]]:
+    def _here(self) -> tuple[Scorer, LoopThread]:
         if self._opened is None:
             raise ScorerClosed("the scorer is not open; use it in a `with`, or call open() first")
         scorer, thread, pid = self._opened
         if pid != os.getpid():
             raise UsageError("this scorer was opened before this process was forked; open one in each process")
-        return thread.submit(scorer.score_all(samples))
+        return scorer, thread
