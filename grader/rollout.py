@@ -11,6 +11,7 @@ is recorded, the history is scrubbed of what could show the fix, and the scrub i
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -109,11 +110,7 @@ def _plan(task: Task) -> TestPlan:
 
 async def _activate(box: Sandbox, plan: TestPlan) -> None:
     """Put the agent's shell where the tests' shell would be: in the work tree, with the task's environment."""
-    lines = f"{activation(plan.setup)}\ncd {_quoted(plan.workdir)}\nset +eu"
+    lines = f"{activation(plan.setup)}\ncd {shlex.quote(plan.workdir)}\nset +eu"
     ran = await box.run(lines, timeout_s=120.0)
     if ran.timed_out:
         raise SandboxError("activating the task's environment did not end within 120 s; look at its image")
-
-
-def _quoted(word: str) -> str:
-    return "'" + word.replace("'", "'\\''") + "'"

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import re
 import secrets
+import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -87,7 +88,7 @@ async def _modules(box: Sandbox, top: str) -> list[str]:
 async def _scrub_one(box: Sandbox, git_dir: str, left: tuple[str, ...], timeout_s: float) -> Scrub:
     end = secrets.token_hex(8)
     ran = await box.run(
-        f"bash -c {_quoted(_SCRIPT)} scrub {_quoted(git_dir)} {end} {' '.join(KEPT)}",
+        f"bash -c {shlex.quote(_SCRIPT)} scrub {shlex.quote(git_dir)} {end} {' '.join(KEPT)}",
         timeout_s=timeout_s,
         session=SESSION,
     )
@@ -144,10 +145,6 @@ async def _other_refs(box: Sandbox, git_dir: str, inside: Manifest, head: str) -
             if (await box.read(f"{git_dir}/{name}", limit=100)).strip() != head.encode():
                 left.append(f"{path.decode('utf-8', 'backslashreplace')}: names another commit")
     return left
-
-
-def _quoted(word: str) -> str:
-    return "'" + word.replace("'", "'\\''") + "'"
 
 
 # Arguments: the git directory, the word that says that all was done, the names that stay at its top.

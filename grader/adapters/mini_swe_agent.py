@@ -12,6 +12,7 @@ trouble with the sandbox is raised. Nothing of the package is imported before a 
 from __future__ import annotations
 
 import asyncio
+import shlex
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
@@ -95,12 +96,8 @@ class RolloutEnvironment:
 
     def _run(self, command: str, cwd: str, timeout_s: float) -> ExecResult:
         running = self._rollout.box.run(
-            f"cd {_quoted(cwd)} && bash -c {_quoted(command)}",
+            f"cd {shlex.quote(cwd)} && bash -c {shlex.quote(command)}",
             timeout_s=timeout_s,
             max_output_bytes=self.config.max_output_bytes,
         )
         return asyncio.run_coroutine_threadsafe(running, self._loop).result()
-
-
-def _quoted(word: str) -> str:
-    return "'" + word.replace("'", "'\\''") + "'"
