@@ -69,7 +69,7 @@ def _coins() -> str:
     )
 
 
-_NOT_YET = 'def {name}(*_):\n    raise NotImplementedError("{name}")\n'
+_UNSOLVED = 'def {name}(*_):\n    raise NotImplementedError("{name}")\n'
 
 
 def cases(port: int) -> tuple[Case, ...]:
@@ -85,7 +85,7 @@ def cases(port: int) -> tuple[Case, ...]:
         ),
         Case(
             "network",
-            _NOT_YET.format(name="answers"),
+            _UNSOLVED.format(name="answers"),
             "import socket\n\n\ndef answers(host, port):\n"
             "    with socket.create_connection((host, port), timeout=2):\n        return True\n",
             f'from fieldbook.network import answers\n\n\ndef test_it():\n    assert answers("127.0.0.1", {port})\n',
@@ -94,7 +94,7 @@ def cases(port: int) -> tuple[Case, ...]:
         ),
         Case(
             "timezone",
-            _NOT_YET.format(name="clock_face"),
+            _UNSOLVED.format(name="clock_face"),
             "from datetime import datetime\n\n\ndef clock_face(seconds):\n"
             '    return datetime.fromtimestamp(seconds).strftime("%H:%M")\n',
             "from fieldbook.timezone import clock_face\n\n\n"
@@ -104,7 +104,7 @@ def cases(port: int) -> tuple[Case, ...]:
         ),
         Case(
             "locale",
-            _NOT_YET.format(name="letters"),
+            _UNSOLVED.format(name="letters"),
             "import subprocess\n\n\ndef letters(text):\n"
             '    counted = subprocess.run(["wc", "-m"], input=text.encode("utf-8"), capture_output=True, check=True)\n'
             "    return int(counted.stdout)\n",
@@ -114,7 +114,7 @@ def cases(port: int) -> tuple[Case, ...]:
         ),
         Case(
             "hashseed",
-            _NOT_YET.format(name="labels"),
+            _UNSOLVED.format(name="labels"),
             'WORDS = "ash birch cedar elm fir hazel larch maple oak pine".split()\n\n\n'
             'def labels():\n    return " ".join(set(WORDS))\n',
             "import os\nimport subprocess\nimport sys\n\nfrom fieldbook.hashseed import labels\n\n\n"
@@ -128,7 +128,7 @@ def cases(port: int) -> tuple[Case, ...]:
         ),
         Case(
             "cpus",
-            _NOT_YET.format(name="workers"),
+            _UNSOLVED.format(name="workers"),
             "import os\n\n\ndef workers():\n    return len(os.sched_getaffinity(0))\n",
             "from fieldbook.cpus import workers\n\n\ndef test_it():\n    assert workers() > 1\n",
             Class.NEEDS_CONDITION,
@@ -136,7 +136,7 @@ def cases(port: int) -> tuple[Case, ...]:
         ),
         Case(
             "memory",
-            _NOT_YET.format(name="table"),
+            _UNSOLVED.format(name="table"),
             "def table(mebibytes):\n    return bytearray(mebibytes * 1024 * 1024)\n",
             "from fieldbook.memory import table\n\n\ndef test_it():\n    assert 400 * 1024 * 1024 == len(table(400))\n",
             Class.NEEDS_CONDITION,
@@ -154,7 +154,7 @@ def cases(port: int) -> tuple[Case, ...]:
         ),
         Case(
             "clock",
-            _NOT_YET.format(name="is_valid"),
+            _UNSOLVED.format(name="is_valid"),
             "from datetime import date\n\n\ndef is_valid(until):\n    return date.today() < until\n",
             "from datetime import date\n\nfrom fieldbook.clock import is_valid\n\n\n"
             "def test_it():\n    assert is_valid(date(2025, 1, 1))\n",
@@ -170,7 +170,7 @@ def cases(port: int) -> tuple[Case, ...]:
         ),
         Case(
             "coins",
-            _NOT_YET.format(name="heads"),
+            _UNSOLVED.format(name="heads"),
             "def heads(byte):\n    return byte % 2 == 0\n",
             _coins(),
             Class.FLAKY,
@@ -185,7 +185,7 @@ def cases(port: int) -> tuple[Case, ...]:
         ),
         Case(
             "slow",
-            _NOT_YET.format(name="settle"),
+            _UNSOLVED.format(name="settle"),
             "import time\n\n\ndef settle():\n    time.sleep(10)\n    return True\n",
             "from fieldbook.slow import settle\n\n\ndef test_it():\n    assert settle()\n",
             Class.TOO_SLOW,
