@@ -130,7 +130,7 @@ def _run(campaign: Campaign, request: Request, output: _Output) -> int:
     from grader.grounds import open_grounds
     from grader.ledger import run_directory
     from grader.preflight.admission_file import write
-    from grader.preflight.run import Broken, Stopped, run_preflight
+    from grader.preflight.run import Stopped, run_preflight
     from grader.progress import Progress
     from grader.revision import code_revision
 
@@ -150,9 +150,6 @@ def _run(campaign: Campaign, request: Request, output: _Output) -> int:
     except Stopped as stopped:
         sys.stderr.write("stopped; no admission file was written. The same command again goes on from here\n")
         return 128 + stopped.by
-    except Broken as broken:
-        sys.stderr.write(printable(f"stopped by itself, and no admission file was written: {broken}\n"))
-        return Exit.INFRASTRUCTURE
     file = output.file or run_directory(campaign.runs_dir, campaign.run) / "admission.jsonl"
     write(file, done.admissions)
     _print(done.admissions, as_json=output.as_json)

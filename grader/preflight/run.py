@@ -14,9 +14,9 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import cached_property
 
-from grader.batch import Job
+from grader.batch import NEVER, Job
 from grader.campaign import Campaign, Limits
-from grader.ledger import Key, identity_hash, read_only, run_directory
+from grader.ledger import Key, identity_hash, key_of, read_only, run_directory
 from grader.parsers import known_parsers
 from grader.plan import Plan, identity_of, key, make_plan
 from grader.preflight.admission_file import Admissions, Entry, FlakyTest, Header, Need, covers
@@ -71,10 +71,6 @@ class Stopped(Exception):
         self.by = by
 
 
-class Broken(Exception):
-    """Infrastructure failed so often that the run stopped by itself; what had ended is in its ledgers."""
-
-
 async def run_preflight(
     campaign: Campaign,
     request: Request,
@@ -87,8 +83,8 @@ async def run_preflight(
     """Grade what the request asks for and the run does not have yet, and say which class each task is of.
 
     `campaign.run` names the preflight's own run; its `patches` and `admission` are left alone. `open_grounds` gives
-    the way to a campaign's sandboxes; it is asked once more for each changed condition. Raises `Stopped`, `Broken`,
-    and what `run_campaign` raises.
+    the way to a campaign's sandboxes; it is asked once more for each changed condition. Raises `Stopped`, and what
+    `run_campaign` raises.
     """
     taskset = open_taskset(campaign.taskset)
     asked = taskset.require(campaign.only) if campaign.only else taskset.ids()
@@ -303,11 +299,10 @@ class _Desk:
             progress=self.progress,
             emit=None,
             dedupe=False,  # a repeat that copies another's verdict would tell of nothing
+            stops=NEVER,  # every task gets its class, also where many lose their gradings
         )
         if finished.stopped_by is not None:
             raise Stopped(finished.stopped_by)
-        if finished.stopped_because is not None:
-            raise Broken(finished.stopped_because)
         return _read(campaign, map(key, jobs))
 
 
@@ -326,7 +321,7 @@ def _read(campaign: Campaign, keys: Iterable[Key]) -> dict[Key, Seen]:
         return {
             found: seen(grading, f"{campaign.run}#{number}", not_built=NOT_BUILT)
             for number, grading in ledger.current_numbered()
-            if (found := Key(grading.task_id, grading.model_name_or_path, grading.evidence.patch_sha256)) in wanted
+            if (found := key_of(grading)) in wanted
         }
 
 
