@@ -39,6 +39,7 @@ from grader.plan import Plan, key, make_plan, on_image
 from grader.record import Grading, Submission
 from grader.revision import code_revision
 from grader.run import NOT_BUILT, Grounds, OpenGrounds
+from grader.tally import REFUSALS
 from grader.verdict import Cause, Outcome
 from sandbox.errors import SandboxError
 from tasksets.images import Recipe
@@ -46,8 +47,6 @@ from tasksets.task import Task
 
 REMEMBERED = 200_000
 """Verdicts that a scorer keeps in memory; beyond it the oldest are graded again when they are asked for."""
-
-_LASTING = frozenset({Cause.TASK_REFUSED, Cause.CONDITIONS_CONTRADICTED})
 
 
 class ScorerClosed(GraderError):
@@ -107,7 +106,7 @@ class Group:
 def resamples(scores: Iterable[Score]) -> tuple[Resample, ...]:
     """Requests for those of `scores` that have no reward, by their place. Pure."""
     return tuple(
-        Resample(index, score.task_id, score.outcome, score.cause, score.why, score.cause not in _LASTING)
+        Resample(index, score.task_id, score.outcome, score.cause, score.why, score.cause not in REFUSALS)
         for index, score in enumerate(scores)
         if score.reward is None
     )

@@ -11,7 +11,6 @@ from cyclopts import Group, Parameter
 
 from grader.commands.place import Context, Kubeconfig, Namespace, ProviderKind, StateDir, provider_flags, task_ids
 from grader.console import Exit, printable
-from grader.verdict import Cause
 
 if TYPE_CHECKING:
     from grader.campaign import Campaign
@@ -145,11 +144,10 @@ def _run(campaign: Campaign, *, as_json: bool, dedupe: bool, fail_fast: bool) ->
 
 def exit_status(finished: Finished) -> int:
     """What a run's end means to the shell. Infrastructure goes before refusal: the same command mends the first."""
-    causes = finished.asked.causes
     if finished.stopped_by is not None:
         return 128 + finished.stopped_by
-    if causes[Cause.INFRASTRUCTURE] or causes[Cause.RESULTS_LOST]:
+    if finished.asked.no_verdict:
         return Exit.INFRASTRUCTURE
-    if causes[Cause.TASK_REFUSED] or causes[Cause.CONDITIONS_CONTRADICTED] or finished.stopped_because is not None:
+    if finished.asked.refused or finished.stopped_because is not None:
         return Exit.REFUSED
     return Exit.DONE
