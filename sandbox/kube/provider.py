@@ -210,9 +210,10 @@ class KubernetesProvider:
         finally:
             if not ticket.settled.is_set():
                 ticket.fail(CreateError("the sandbox was given up before it was ready; ask again", phase="queue"))
-            if owner is not None and permit is not None:
+            if owner is not None:
                 owner.tell(rules.Abandoned())
-                permit.settled()
+            if permit is not None:
+                permit.settled() if owner is not None else permit.gone()
             self._tickets.discard(ticket)
             self._report(ticket, owner, outcome, time.monotonic() - began)
             if client is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import math
 import secrets
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -110,6 +111,17 @@ async def test_what_the_server_rejects_is_told_at_once(
         with pytest.raises(kind, match=words):
             async with provider.sandbox(SPEC):
                 pass
+
+
+async def test_a_spec_that_makes_no_pod_keeps_no_slot(cluster: StandIn, config: KubernetesConfig) -> None:
+    """Where one sandbox may live at once, a failure before any request leaves the way free for the next."""
+    alone = config.model_copy(update={"pacing": PacingConfig(creates_per_s=500, max_live=1)})
+    async with open_provider(alone) as provider:
+        with pytest.raises(CreateError, match="in phase queue"):
+            async with provider.sandbox(SPEC.model_copy(update={"lifetime_s": math.inf})):
+                pass
+        async with provider.sandbox(SPEC, acquire_timeout_s=20) as box:
+            assert 0 == (await box.run("true", timeout_s=20)).exit_code
 
 
 def pending(**waiting: Any) -> dict[str, Any]:
