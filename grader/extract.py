@@ -29,6 +29,7 @@ from grader.extraction.changes import Changes, Excluded, find
 from grader.extraction.compare import Difference, What, differences, hard_links, moved_submodules
 from grader.extraction.copies import copy_out
 from grader.extraction.exclusions import Exclusions
+from grader.extraction.host import files_of_ours
 from grader.extraction.objects import Pair, make_patch
 from grader.patch import MAX_BYTES, Patch, parse
 from grader.record import Submission
@@ -92,8 +93,8 @@ async def extract(
 ) -> Extraction:
     """Turn what lies under the baseline's root in `box` into a patch, and prove it in a fresh sandbox of `provider`.
 
-    `box` is only read, and may go on being used. Raises `SandboxError`, or `GitFailed` when this host's git fails: the
-    sandbox can then be asked again.
+    `box` is only read, and may go on being used. Raises `SandboxError`, or `HostFailed` when this host's git or disk
+    fails: the sandbox can then be asked again.
     """
     clock = _Clock()
     work = _Work(box, baseline, exclusions or Exclusions(), clock)
@@ -102,7 +103,7 @@ async def extract(
     if not state.changes.carried:
         return _extraction(work, b"", state, baseline.manifest, rung=str(apply.Rung.EMPTY))
     async with clock.around("fresh", provider.sandbox(box.spec, acquire_timeout_s=acquire_timeout_s)) as fresh:
-        with tempfile.TemporaryDirectory(prefix="grader-extract-") as folder:
+        with files_of_ours(), tempfile.TemporaryDirectory(prefix="grader-extract-") as folder:
             with clock.phase("copy"):
                 state, pairs = await _copied(work, fresh, state, _Folders(Path(folder)))
             with clock.phase("diff"):

@@ -76,7 +76,7 @@ async def rollout(
     """A sandbox on the task's image, ready for an agent: baseline recorded, history scrubbed, environment activated.
 
     `leaks`: what to do about history that cannot be scrubbed; `report` leaves it to the caller to look at `scrubs`.
-    Raises `TaskUnfit` or `SandboxError`, or `GitFailed` when this host has no git that runs.
+    Raises `TaskUnfit` or `SandboxError`, or `HostFailed` when this host has no git that runs, or no disk.
     """
     limits = limits or Limits()
     plan = _plan(task)

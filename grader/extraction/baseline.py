@@ -15,6 +15,7 @@ from pathlib import Path, PurePosixPath
 from anyio import to_thread
 
 from grader.extraction.git import GitRefused, make_repository, run
+from grader.extraction.host import files_of_ours
 from sandbox import Sandbox
 from sandbox.errors import CommandRefused, FileRefused
 from sandbox.manifest import Manifest
@@ -36,8 +37,8 @@ class Baseline:
 
 
 async def record(box: Sandbox, root: str) -> Baseline:
-    """Record what lies at `root`, a directory. Raises `SandboxError`, or `GitFailed` when this host has no git that
-    runs: that is not taken for an image without tracked files."""
+    """Record what lies at `root`, a directory. Raises `SandboxError`, or `HostFailed` when this host has no git that
+    runs or no disk: that is not taken for an image without tracked files."""
     manifest = await box.baseline(root)
     tracked, links = await _index(box, root)
     return Baseline(root, manifest, tracked, await submodules(box, root, links, manifest))
@@ -58,7 +59,7 @@ async def _index(box: Sandbox, root: str) -> tuple[frozenset[bytes], frozenset[b
 
 
 def _listed(index: bytes) -> bytes:
-    with tempfile.TemporaryDirectory(prefix="grader-index-") as folder:
+    with files_of_ours(), tempfile.TemporaryDirectory(prefix="grader-index-") as folder:
         repository = Path(folder, "git")
         make_repository(repository)
         Path(folder, "index").write_bytes(index)

@@ -32,16 +32,18 @@ async def copy_out(
     if not files:
         return found
     copy = _Copy(folder / "0")
-    async for at, piece in box.contents(root, [(path, entry.size) for path, entry in files]):
-        if piece:
-            copy.write(piece)
-            continue
-        path, entry = files[at]
+    try:
+        async for at, piece in box.contents(root, [(path, entry.size) for path, entry in files]):
+            if piece:
+                copy.write(piece)
+                continue
+            path, entry = files[at]
+            copy.close()
+            whole = piece is not None and copy.sha256 == entry.digest
+            found[path] = Side(git_mode(entry) or b"", copy.path, copy.has_nul) if whole else None
+            copy = _Copy(folder / str(at + 1))
+    finally:
         copy.close()
-        whole = piece is not None and copy.sha256 == entry.digest
-        found[path] = Side(git_mode(entry) or b"", copy.path, copy.has_nul) if whole else None
-        copy = _Copy(folder / str(at + 1))
-    copy.close()
     return found
 
 

@@ -11,7 +11,7 @@ import subprocess
 from pathlib import Path
 from typing import IO
 
-from grader.errors import GraderError
+from grader.extraction.host import HostFailed
 
 CONFIG = """\
 [core]
@@ -41,7 +41,7 @@ CONFIG = """\
 TIMEOUT_S = 120.0
 
 
-class GitFailed(GraderError):
+class GitFailed(HostFailed):
     """This host's git did not do what was asked: it is missing, its disk is full, or it is a defect of ours."""
 
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+import resource
+import tempfile
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,6 +18,7 @@ from grader.extraction.baseline import Baseline, record
 from grader.extraction.compare import What
 from grader.extraction.exclusions import Exclusions, excluded_at
 from grader.extraction.git import GitFailed
+from grader.extraction.host import HostFailed
 from sandbox import LocalConfig, Sandbox, SandboxError, SandboxSpec, open_provider
 from tests.grader.edits import SUBMODULE, write_tree
 from tests.grader.tasks import Seeded, toy
@@ -66,6 +69,35 @@ async def test_a_host_without_git_is_no_image_without_tracked_files(
                 patched.setenv("PATH", str(tmp_path))
                 with pytest.raises(GitFailed, match="install git"):
                     await record(box, "/testbed")
+
+
+@contextmanager
+def files_of_at_most(size: int) -> Iterator[None]:
+    """This process can write no larger file, as on a disk that is full."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+async def test_a_host_without_room_is_trouble_of_ours_and_the_sandbox_can_be_asked_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A disk that takes no copy, or has no temporary folder, raises `HostFailed`; the same sandbox then gives all."""
+    async with agent(tmp_path) as at:
+        await at.do("head -c 4M /dev/urandom >big")
+        with files_of_at_most(1 << 20), pytest.raises(HostFailed, match="keep an extraction's files"):
+            await extract(at.box, at.baseline, at.provider)
+        with monkeypatch.context() as patched:
+            patched.setattr(tempfile, "tempdir", str(tmp_path / "gone"))
+            with pytest.raises(HostFailed, match="keep an extraction's files"):
+                await extract(at.box, at.baseline, at.provider)
+            with pytest.raises(HostFailed, match="keep an extraction's files"):
+                await record(at.box, "/testbed")
+        extraction = await extract(at.box, at.baseline, at.provider)
+    assert extraction.faithful and (b"big",) == extraction.carried
 
 
 async def test_a_patch_over_the_limit_is_no_patch(tmp_path: Path) -> None:
