@@ -32,6 +32,7 @@ class Asked:
     sandboxes: int = 1
     """At once."""
     cpus: int | None = None
+    cpu_quota: float | None = None
     memory_mib: int | None = None
     egress: Egress = "denied"
 

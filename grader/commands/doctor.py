@@ -56,6 +56,7 @@ async def _examine(place: Place, image: str | None) -> Sequence[Finding]:
     asked = Asked(
         sandboxes=place.limits.concurrency,
         cpus=declared.visible_cpus,
+        cpu_quota=declared.cpu_quota,
         memory_mib=declared.memory_mib,
         egress=declared.egress or "denied",
     )

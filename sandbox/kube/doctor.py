@@ -73,18 +73,33 @@ async def _server(api: Api) -> list[Finding]:
     return [
         Finding("server", "ok", said, {"version": version.get("gitVersion")}),
         Finding(clock.check, clock.level, clock.said, {"ahead_s": round(ahead_s, 1)}),
-        await _namespace(api),
+        await namespace_found(api),
     ]
 
 
-async def _namespace(api: Api) -> Finding:
+async def namespace_found(api: Api) -> Finding:
+    """Whether the namespace is there, as far as the role may know."""
     try:
         await api.call("GET", f"/api/v1/namespaces/{api.namespace}")
     except ApiFailure as failure:
         if failure.status == 404:
             said = f"{api.namespace} is not there; apply sandbox/kube/deploy, or name another with --namespace"
             return Finding("namespace", "error", said)
+        if failure.status != 403:
+            return Finding("namespace", _level(failure), f"{api.namespace} cannot be looked at: {failure}; ask again")
     return Finding("namespace", "ok", api.namespace)  # who has the role alone may not look at it
+
+
+def _spec(image: str, asked: Asked) -> SandboxSpec:
+    """A sandbox of the size that is asked for."""
+    return SandboxSpec(
+        image=image,
+        cpus=asked.cpus,
+        cpu_quota=asked.cpu_quota,
+        memory_mib=asked.memory_mib,
+        egress="open",
+        lifetime_s=900,
+    )
 
 
 # -- permissions -------------------------------------------------------------------------------------------------------
@@ -154,8 +169,7 @@ async def _leftovers(api: Api) -> list[Finding]:
 
 
 async def _capacity(api: Api, config: KubernetesConfig, asked: Asked) -> Finding:
-    spec = SandboxSpec(image="any", cpus=asked.cpus, memory_mib=asked.memory_mib)
-    request = resources(spec, config)["requests"]
+    request = resources(_spec("any", asked), config)["requests"]
     try:
         nodes = [one async for one in _listed(api, "/api/v1/nodes")]
         pods = [one async for one in _listed(api, "/api/v1/pods")]
@@ -211,7 +225,7 @@ async def _tried_out(config: KubernetesConfig, image: str, asked: Asked, *, mend
         return [Finding("image", "error", str(error))]
     if mend_first:
         return [*found, Finding("round trip", "note", "not tried: mend the above first")]
-    spec = SandboxSpec(image=image, cpus=asked.cpus, memory_mib=asked.memory_mib, egress="open", lifetime_s=900)
+    spec = _spec(image, asked)
     try:
         async with KubernetesProvider(config) as provider:
             async with _timed(provider, spec) as (box, took_s):

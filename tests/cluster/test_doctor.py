@@ -105,6 +105,14 @@ async def test_more_than_the_nodes_have_is_told_beforehand(config: Callable[...,
     assert ["error"] == [one.level for one in large if one.check == "capacity"]
 
 
+async def test_the_quota_counts_and_not_the_cpus_that_a_sandbox_sees(config: Callable[..., KubernetesConfig]) -> None:
+    """Where sandboxes see many CPUs and have the time of a tenth, room is counted by the tenth, as their pods ask."""
+    seen = await examine(config(), asked=Asked(cpus=1000))
+    paid = await examine(config(), asked=Asked(cpus=1000, cpu_quota=0.1))
+
+    assert ["error", "ok"] == [one.level for one in (*seen, *paid) if one.check == "capacity"]
+
+
 async def test_without_policies_or_namespace_the_doctor_says_what_to_apply(
     admin: Api, kubeconfig: Path, image: str
 ) -> None:
