@@ -18,7 +18,7 @@ from tests.execd.conftest import PYTHONS
 PAGE = Path("docs/torture.md")
 CASE_S = 45.0
 AT_ONCE = 3
-COUNTS = "| execd's Python, in the local provider | cases | right |\n| --- | ---: | ---: |"
+COUNTS = "| execd's Python, in the local provider | cases | right | wrong |\n| --- | ---: | ---: | --- |"
 HEAD = """# The torture suite
 
 Written by `python -m tests.bench.torture`. Each case of `sandbox/torture.py`, run in the local provider and, where it
@@ -95,12 +95,13 @@ def _shown(command: str | bytes) -> str:
 
 
 def each_python(cases: Sequence[Case]) -> tuple[str, dict[str, str]]:
-    """A table of counts, one line for each Python found, and what was wrong."""
+    """A table of counts and of the cases that were wrong, one line for each Python found; and what was wrong."""
     lines, wrong = [COUNTS], {}
     for version, python in PYTHONS.items():
         answers = asyncio.run(ours(cases, Path(python)))
-        wrong |= {f"{name} ({version})": answer for name, answer in answers.items() if answer != "right"}
-        lines.append(f"| {version} | {len(answers)} | {sum(answer == 'right' for answer in answers.values())} |")
+        missed = {name: answer for name, answer in answers.items() if answer != "right"}
+        wrong |= {f"{name} ({version})": answer for name, answer in missed.items()}
+        lines.append(f"| {version} | {len(answers)} | {len(answers) - len(missed)} | {', '.join(missed)} |")
     return "\n".join(lines) + "\n", wrong
 
 
