@@ -28,7 +28,8 @@ FILES = ("sitecustomize.py", "wire.py", "pytest_suite.py", "unittest_suite.py", 
 MAX_BYTES = 64 * 1024 * 1024
 """execd keeps no more of one command's output."""
 _OPEN_TIMEOUT_S = 30.0
-_CLOSE_TIMEOUT_S = 10.0
+CLOSE_TIMEOUT_S = 60.0
+"""Longer than a stalled connection takes to be noticed and resumed: what is on its way then is not missing."""
 _SLOW = "look at the load of the sandbox's machine"
 _LISTENER_SESSION = "grader-channel"
 """A shell session that neither the tests' commands nor the grader's other ones wait for."""
@@ -69,7 +70,7 @@ async def open_channel(box: Sandbox, *, time_limit_s: float) -> AsyncIterator[Ch
         return
     pipe, over = f"{channel.directory}/pipe", secrets.token_hex(32)
     ears = _Ears(over.encode())
-    listening = asyncio.create_task(ears.listen(box, pipe, time_limit_s + _OPEN_TIMEOUT_S + _CLOSE_TIMEOUT_S))
+    listening = asyncio.create_task(ears.listen(box, pipe, time_limit_s + _OPEN_TIMEOUT_S + 2 * CLOSE_TIMEOUT_S))
     listening.add_done_callback(_seen)
     try:
         await _opened(ears)
@@ -139,11 +140,11 @@ def _seen(listening: asyncio.Task[None]) -> None:
 async def _say_over(box: Sandbox, pipe: str, over: str, ears: _Ears) -> None:
     """Send the last line and wait for it. Where it does not come the FIFO is gone, or nobody reads it any more."""
     told = await box.run(
-        f"[ -p {pipe} ] && printf '\\n%s\\n' {over} 1<>{pipe}", timeout_s=_CLOSE_TIMEOUT_S, session=SESSION
+        f"[ -p {pipe} ] && printf '\\n%s\\n' {over} 1<>{pipe}", timeout_s=CLOSE_TIMEOUT_S, session=SESSION
     )
     if told.exit_code == 0:
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(_CLOSE_TIMEOUT_S):
+            async with asyncio.timeout(CLOSE_TIMEOUT_S):
                 await ears.ended.wait()
 
 

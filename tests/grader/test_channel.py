@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hashlib
+import inspect
 import json
 import tracemalloc
 from collections.abc import AsyncIterator
@@ -17,10 +18,13 @@ from hypothesis import strategies as st
 
 from grader.channel import Heard, Suite, TestOutcome, TestRecord, decide, open_channel, read_records
 from grader.channel.honest_log import honest_log
+from grader.channel.listen import CLOSE_TIMEOUT_S
 from grader.parsers import known_parsers, parse_log
 from grader.verdict import LogResults, judge
 from sandbox import Chunk, ExecResult, LocalConfig, Sandbox, SandboxSpec, open_provider
 from sandbox.errors import SandboxLost
+from sandbox.execs import _RESUME_DELAYS_S as RESUME_DELAYS_S
+from sandbox.wire import Wire
 from tasksets.task import TestPlan
 
 KEY = "a" * 64
@@ -390,3 +394,11 @@ async def test_a_broken_way_to_the_listener_is_the_sandboxes_trouble(tmp_path: P
             async with open_channel(cast(Sandbox, _Breaking(box, breaks)), time_limit_s=60):
                 breaks.set()
                 await asyncio.sleep(0.1)
+
+
+def test_a_stalled_way_to_the_listener_is_given_the_time_to_be_resumed() -> None:
+    """The channel's last line is waited for longer than a silent connection lasts before it is taken up again: records
+    that are late for that are no sign of a session that died."""
+    unnoticed_s = inspect.signature(Wire.request).parameters["wait_s"].default
+    connecting_s = inspect.signature(Wire).parameters["connect_wait_s"].default
+    assert unnoticed_s + connecting_s + sum(RESUME_DELAYS_S) < CLOSE_TIMEOUT_S
