@@ -41,7 +41,9 @@ COVERED_PROC = ("keys", "timer_list", "sched_debug", "latency_stats")
 """Names in `/proc` that tell its real root of other processes on the machine. Containers mask the same ones; what else
 they mask needs a capability over the machine, which no sandbox has."""
 
-LIMIT_PROCESSES = '{ ulimit -u "$0" || ulimit -p "$0"; } 2>/dev/null && exec "$@"'
+LIMIT_PROCESSES = """{ ulimit -u "$0" || ulimit -p "$0"; } 2>/dev/null && exec "$@"
+echo "its processes could not be limited to $0" >&2
+exit 1"""
 """bash says `-u`, where dash says `-p`."""
 
 OVERLAY_OPTIONS_LIMIT = 4000

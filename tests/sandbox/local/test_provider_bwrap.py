@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import subprocess
 from dataclasses import replace
 from pathlib import Path
 
-from sandbox.local.bwrap import CAPABILITIES, ZIPAPP, Bind, Plan, command_line, overlay_options_length
+import pytest
+
+from sandbox.local.bwrap import CAPABILITIES, LIMIT_PROCESSES, ZIPAPP, Bind, Plan, command_line, overlay_options_length
 
 PLAN = Plan(
     layers=(Path("/store/low"), Path("/store/high")),
@@ -74,3 +77,14 @@ def test_the_length_of_the_overlay_options_counts_every_layer() -> None:
     """Each further layer adds its path and bubblewrap's prefix to what one mount must take."""
     deeper = replace(PLAN, layers=(*PLAN.layers, Path("/store/x")))
     assert len("/oldroot:/store/x") == overlay_options_length(deeper) - overlay_options_length(PLAN)
+
+
+@pytest.mark.parametrize("shell", ["sh", "bash"])
+def test_a_limit_of_processes_that_cannot_be_set_starts_nothing_and_says_so(shell: str) -> None:
+    """The limit holds for what is started, or nothing is, and the sandbox's log has the reason."""
+    argv = [shell, "-c", LIMIT_PROCESSES]
+    limited = subprocess.run([*argv, "321", "bash", "-c", "ulimit -u"], capture_output=True, check=True)
+    assert b"321\n" == limited.stdout
+    refused = subprocess.run([*argv, "nonsense", "echo", "started"], capture_output=True, check=False)
+    assert (1, b"") == (refused.returncode, refused.stdout)
+    assert b"its processes could not be limited to nonsense\n" == refused.stderr
