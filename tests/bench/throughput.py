@@ -141,8 +141,8 @@ def _piece(folder: Path, for_s: float | None) -> int:
                 for_s = None
             try:
                 out.write(json.dumps(asdict(_sample(process.pid, number, at_s))) + "\n")
-            except OSError:
-                break  # it has ended since it was polled
+            except (OSError, StopIteration):
+                break  # it has ended since it was polled; until it is waited for it has a status without sizes
             time.sleep(EVERY_S)
         status = process.wait()
     with (folder / "pieces.jsonl").open("a") as pieces:
