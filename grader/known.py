@@ -8,7 +8,7 @@ Where that ledger is not beside the run's any more, the empty patch is graded li
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from grader import reward
 from grader.batch import Job, as_graded_for
@@ -17,7 +17,7 @@ from grader.ledger import Key, Ledger, key_of, ledger_path, read_only, run_direc
 from grader.plan import key
 from grader.preflight.admission_file import read
 from grader.record import Grading
-from grader.verdict import Outcome
+from grader.verdict import Outcome, TestLists
 
 _EMPTY = hashlib.sha256(b"").hexdigest()
 
@@ -64,13 +64,18 @@ def _answered(job: Job, row: str, grading: Grading, campaign: Campaign) -> Gradi
         *grading.flags,
         f"from_admission: the empty patch was graded in preflight, {row}; it was not graded again.",
     )
+    share = reward.share(_lists(grading.fail_to_pass), _lists(grading.pass_to_pass))
     evidence = grading.evidence.model_copy(update={"patch_sha256": job.submission.patch_sha256, "log_path": None})
     return grading.model_copy(
         update={
             "model_name_or_path": job.submission.model_name_or_path,
-            "reward": reward.of(grading.outcome, campaign.rewards, flags),
+            "reward": reward.of(grading.outcome, campaign.rewards, flags, fail_to_pass_share=share),
             "seconds": 0.0,
             "flags": flags,
             "evidence": evidence,
         }
     )
+
+
+def _lists(split: Mapping[str, tuple[str, ...]]) -> TestLists:
+    return TestLists(split.get("success", ()), split.get("failure", ()))

@@ -292,7 +292,7 @@ async def test_an_empty_patch_is_answered_from_the_admission(tmp_path: Path) -> 
     """What preflight saw of the empty patch counts, under this run's rewards and with a flag; no sandbox is used."""
     nothing = Grounds(outcomes={f"demo__one-{n}": Outcome.UNRESOLVED for n in range(6)})
     await run(campaign(tmp_path, run="pre", patches="empty"), nothing)
-    one = campaign(tmp_path, patches="empty", rewards={"unresolved": -1.0})
+    one = campaign(tmp_path, patches="empty", rewards={"unresolved": -1.0, "fail_to_pass_share": 0.5})
     plan = make_plan(one)
     entries = [
         Entry(task_id=job.task.task_id, kind=Class.ADMITTED, rows=(f"pre#{number}",), task_digest=job.task.digest)
@@ -308,7 +308,8 @@ async def test_an_empty_patch_is_answered_from_the_admission(tmp_path: Path) -> 
     await run(admitting, grounds := Grounds(), told.append, dedupe=True)
 
     assert [] == grounds.graded
-    assert [(Outcome.UNRESOLVED, -1.0, 0.0)] * 6 == [(g.outcome, g.reward, g.seconds) for g in told]
+    share = 0.5  # its one FAIL_TO_PASS test passed
+    assert [(Outcome.UNRESOLVED, share - 1.0, 0.0)] * 6 == [(g.outcome, g.reward, g.seconds) for g in told]
     assert {f"pre#{n}" for n in range(1, 7)} == {g.flags[-1].split(", ")[1].split(";")[0] for g in told}
     (tmp_path / "runs/pre/ledger.sqlite").unlink()
     await run(admitting.model_copy(update={"run": "later"}), grounds := Grounds(), dedupe=True)
