@@ -285,6 +285,13 @@ async def test_infrastructure_leaves_a_task_without_a_class_and_says_so(tmp_path
     assert (Class.ADMITTED, 1) == (only(mended).kind, len(place.graded))
 
 
+async def test_however_many_gradings_are_lost_the_rest_go_on(tmp_path: Path) -> None:
+    """Preflight has no breaker: twenty lost gradings in a row end nothing, and the task has its class."""
+    done = await preflight(one_task(tmp_path), place := Place(lambda *_: Outcome.NO_VERDICT), repeats=15)
+
+    assert (Class.NO_VERDICT, 30) == (only(done).kind, len(place.graded))
+
+
 @pytest.mark.parametrize(
     ("flags", "said"),
     [
