@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from sandbox.errors import ImageError
 from sandbox.local.build import build
 from sandbox.local.image import StoredImage
 from sandbox.local.recipe import Archive, BuildPlan, Tree
@@ -39,9 +40,13 @@ async def build_image(
 ) -> StoredImage:
     """The recipe's image, from the store or built now; `progress` gets a line per step.
 
-    Raises `sandbox.errors.ImageError` with the step that failed, its exit code and the end of its log.
+    Raises `sandbox.errors.ImageError` with the step that failed, its exit code and the end of its log, or with what is
+    amiss on this host's disk.
     """
-    return await build(provider, provider.store, build_plan(recipe), progress=progress)
+    try:
+        return await build(provider, provider.store, build_plan(recipe), progress=progress)
+    except OSError as error:
+        raise ImageError(f"{error}; look at the disk of the state directory, {provider.state_dir}") from error
 
 
 async def ensure_image(

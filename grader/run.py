@@ -250,9 +250,6 @@ async def _images(
             except SandboxError as error:
                 built[image_key] = error
                 say(recipe, f"not built: {error}")
-            except OSError as error:
-                built[image_key] = SandboxError(f"{error}; look at the disk of the state directory")
-                say(recipe, f"not built: {built[image_key]}")
 
     async with anyio.create_task_group() as group:
         for _ in range(min(concurrency, len(recipes))):
