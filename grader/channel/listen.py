@@ -81,7 +81,8 @@ async def open_channel(box: Sandbox, *, time_limit_s: float) -> AsyncIterator[Ch
         _not_broken(listening)
     finally:
         listening.cancel()
-    channel.raw = bytes(ears.data).partition(ears.over)[0] + await _spilt(box, channel.directory)
+    # The line break before the last line is that line's: a record may go on in the spill file.
+    channel.raw = bytes(ears.data).partition(b"\n" + ears.over)[0] + await _spilt(box, channel.directory)
     channel.heard = await to_thread.run_sync(read_records, channel.raw, channel.key)
 
 

@@ -366,6 +366,20 @@ async def test_the_channel_brings_what_was_written_until_the_end(tmp_path: Path)
     assert 0 == channel.heard.noise_bytes
 
 
+@pytest.mark.anyio
+async def test_a_record_that_the_fifo_took_half_of_goes_on_in_the_spill_file(tmp_path: Path) -> None:
+    """What a reporter wrote to the file because nobody read the FIFO any more follows without a break."""
+    async with (
+        open_provider(LocalConfig(state_dir=tmp_path)) as provider,
+        provider.sandbox(SandboxSpec(image="host")) as box,
+        open_channel(box, time_limit_s=60) as channel,
+    ):
+        halves = "cd {} && printf 'first half, ' >pipe && printf 'second half' >>spill"
+        ran = await box.run(halves.format(channel.directory), timeout_s=10)
+    assert 0 == ran.exit_code, ran.output
+    assert b"first half, second half" == channel.raw.strip()
+
+
 class _Breaking:
     """A sandbox whose way to the channel's listener breaks at a given moment; all else is the real one's."""
 
