@@ -24,9 +24,9 @@ class A(unittest.TestCase):
 async def test_a_runner_in_a_pod_is_heard(subject: Subject) -> None:
     """Each test's outcome and the runner's status come out of a pod, whole and without noise."""
     async with subject.provider.sandbox(subject.spec, acquire_timeout_s=300) as box:
-        await box.write("/tmp/work/t.py", TESTS.encode())
+        await box.write("/tmp/suite/t.py", TESTS.encode())
         async with open_channel(box, time_limit_s=60) as channel:
-            ran = await box.run(f"{channel.export}cd /tmp/work && python3 -m unittest t", timeout_s=60)
+            ran = await box.run(f"{channel.export}cd /tmp/suite && python3 -m unittest t", timeout_s=60)
     assert ran.exit_code == 1, ran.output[-2000:]
     assert channel.heard.outcomes == {"t.A.test_passes": "passed", "t.A.test_fails": "failed"}
     assert [(True, 1)] == [(suite.whole, suite.status) for suite in channel.heard.suites]

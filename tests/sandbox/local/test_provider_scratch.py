@@ -35,9 +35,10 @@ def test_a_tree_deeper_than_a_path_is_removed(tmp_path: Path) -> None:
 
 def test_closed_directories_are_removed(tmp_path: Path) -> None:
     """A directory without any permission, as overlayfs leaves one, does not stop a removal."""
-    (tmp_path / "top/work/work").mkdir(parents=True)
-    (tmp_path / "top/work/work/file").write_text("x")
-    (tmp_path / "top/work/work").chmod(0)
+    closed = tmp_path / "top" / "work" / "work"
+    closed.mkdir(parents=True)
+    (closed / "file").write_text("x")
+    closed.chmod(0)
     (tmp_path / "top").chmod(0o500)
     remove_tree(tmp_path / "top")
     assert [] == list(tmp_path.iterdir())
