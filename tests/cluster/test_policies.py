@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from ipaddress import IPv4Interface
+from pathlib import Path
 from typing import Any
+
+import pytest
 
 from tests.cluster.policies import Rules
 
@@ -39,3 +42,13 @@ def test_where_no_pod_is_known_none_opens_a_connection() -> None:
     """Nothing new passes from the bridge before the first pod has been told of."""
     lines = pre([])
     assert "counter drop" == lines[lines.index("ct state established,related accept") + 1]
+
+
+@pytest.mark.cluster
+def test_the_bridge_keeps_its_hardware_address_whatever_pods_come_and_go(kubeconfig: Path) -> None:
+    """It was set. One that a bridge takes over from its ports changes under connections that are open."""
+    kind = Path("/sys/class/net/cni-ci0/addr_assign_type")
+    if not kind.is_file():
+        pytest.skip(f"the cluster of {kubeconfig} is not ours: it has no bridge cni-ci0 here")
+    was_set = 3  # NET_ADDR_SET
+    assert was_set == int(kind.read_text())
