@@ -5,13 +5,14 @@ BIN := $(VENV)/bin
 PYTEST := $(BIN)/python -m pytest
 JOBS ?= 2
 
-.PHONY: help venv demo test test-all test-long cluster check lint bench lock clean
+.PHONY: help venv demo test test-all test-long test-adapters cluster check lint bench lock clean
 
 help:
 	@echo "make demo    grade a small task set and print its verdicts"
 	@echo "make test    all tests but the slow ones"
 	@echo "make check   formatter, linter, types, import contracts, execd's syntax, and all tests but the long ones"
 	@echo "make test-long  the long ones: minutes each, also on a cluster where one is up"
+	@echo "make test-adapters  adapters and parsers beside the real trainers, agents and swebench (2 GB of packages)"
 	@echo "make cluster the tests that need Kubernetes, on a cluster that is brought up and stopped again (Debian, root)"
 	@echo "make bench   measure, and write docs/benchmarks.md"
 	@echo "make lock    pin the newest versions that pyproject.toml allows into requirements.txt"
@@ -39,6 +40,20 @@ test-all: venv
 test-long: venv
 	$(PYTEST) -n $(JOBS) -m long
 
+test-adapters: $(VENV)-adapters/.stamp
+	$(VENV)-adapters/bin/python -m pytest -n $(JOBS) tests/grader/test_adapters*.py tests/grader/test_mini_swe_agent.py \
+	  tests/tasksets/test_official.py
+	PYTHONPATH=$(VENV)-adapters/swebench5 $(VENV)-adapters/bin/python -m pytest tests/grader/test_parsers.py
+
+# torch is not locked: the builds for different machines are different files.
+$(VENV)-adapters/.stamp: tests/adapters.txt tests/parsers.txt pyproject.toml | venv
+	$(PYTHON) -m venv $(VENV)-adapters
+	$(VENV)-adapters/bin/python -m pip install --quiet --disable-pip-version-check torch==2.13.0
+	$(BIN)/uv pip install --quiet --python $(VENV)-adapters/bin/python --no-deps --require-hashes -r tests/adapters.txt
+	$(BIN)/uv pip install --quiet --target $(VENV)-adapters/swebench5 --no-deps --require-hashes -r tests/parsers.txt
+	$(BIN)/uv pip install --quiet --python $(VENV)-adapters/bin/python --no-deps --no-build-isolation -e .
+	touch $@
+
 cluster: venv
 	tests/cluster/with $(PYTEST) -n $(JOBS) -m cluster tests/cluster
 
@@ -55,9 +70,13 @@ check: lint test-all
 bench: venv
 	$(BIN)/python -m tests.bench
 
+COMPILE := $(BIN)/uv pip compile --quiet --python-version 3.11 --generate-hashes --no-annotate --no-header \
+  --no-emit-index-url --no-emit-find-links --group dev pyproject.toml
+
 lock: venv
-	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-annotate --no-header \
-	  --no-emit-index-url --no-emit-find-links --group dev pyproject.toml -o requirements.txt
+	$(COMPILE) --universal -o requirements.txt
+	echo "torch; sys_platform == 'none'" | $(COMPILE) --python-platform linux --override - tests/adapters.in \
+	  -o tests/adapters.txt
 
 clean:
-	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(VENV)-adapters build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -32,9 +32,13 @@ def test_line_ends_do_not_matter(path: Path) -> None:
 
 
 def test_the_official_rules_agree() -> None:
-    """Where the official package is installed, its parsers read the same words from each family's log."""
-    official = pytest.importorskip("swebench.harness.log_parsers", reason="the swebench package is not installed")
-    parsers = {path: official.PARSER_REGISTRY.get(f"parse_log_{path.stem}") for path in LOGS.glob("*.log")}
+    """Where the official package is installed (5.0 or newer: older ones read some lines in another way), its parsers read
+    the same words from each family's log."""
+    package = pytest.importorskip("swebench.harness.log_parsers", reason="the swebench package is not installed")
+    by_name = getattr(package, "PARSER_REGISTRY", None)
+    if by_name is None:
+        pytest.skip("the swebench package is older than 5.0")
+    parsers = {path: by_name.get(f"parse_log_{path.stem}") for path in LOGS.glob("*.log")}
     read = {path: parser(path.read_text(encoding="utf-8"), None) for path, parser in parsers.items() if parser}
     assert 7 == len(read)
     assert read == {path: words(path.stem, path.read_bytes()) for path in read}
