@@ -13,10 +13,10 @@ for the completion, TRL's `sum_then_normalize` adds nothing for ours, which is a
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from importlib import metadata
 from typing import Any, Protocol
 
 from grader.adapters.completion import Completion, patch_in
+from grader.adapters.installed import refuse_older
 from grader.errors import UsageError
 from grader.scorer import Resample, resamples
 from grader.syncscorer import SyncScorer
@@ -46,7 +46,7 @@ def reward_function(
     no reward, or empty), its metrics get `no_verdict` (how many), and `on_resample` gets the completions to draw again,
     by their place in the batch. Raises `UsageError` for a TRL that would take None for 0.
     """
-    _refuse_an_old_trl()
+    refuse_older("trl", OLDEST, "takes a reward of None for 0")
 
     def sandman(completions: Sequence[Completion], **columns: Any) -> list[float | None]:
         if task_column not in columns:
@@ -63,9 +63,3 @@ def reward_function(
         return [score.reward for score in scores]
 
     return sandman
-
-
-def _refuse_an_old_trl() -> None:
-    version = metadata.version("trl")
-    if tuple(int(part) for part in version.split(".")[:2]) < OLDEST:
-        raise UsageError(f"TRL {version} takes a reward of None for 0; install trl>={OLDEST[0]}.{OLDEST[1]}")

@@ -21,11 +21,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from importlib import metadata
 from typing import Any, Protocol
 
 from grader.adapters.completion import patch_in
-from grader.errors import UsageError
+from grader.adapters.installed import refuse_older
 from grader.scorer import Score, resamples
 from grader.syncscorer import SyncScorer
 
@@ -55,7 +54,7 @@ def reward_function(
     `task_id_of` gives the campaign's id of a task, `patch_of` the patch of a rollout (an agent's is often in
     `trace.info`, put there by the task's `finalize`). Raises `UsageError` for a verifiers that would take it for 0.
     """
-    _refuse_an_old_verifiers()
+    refuse_older("verifiers", OLDEST, "takes what a reward raises for 0.0")
 
     async def sandman(task: Any, trace: Any) -> float:
         await asyncio.to_thread(scorer.open)
@@ -73,11 +72,3 @@ def _error(score: Score) -> Exception:
     (again,) = resamples([score])
     kind: type[Exception] = SandboxError if again.worthwhile else TaskError
     return kind(f"no verdict ({score.cause or score.outcome}): {score.why}")
-
-
-def _refuse_an_old_verifiers() -> None:
-    version = metadata.version("verifiers")
-    if tuple(int(part) for part in version.split(".")[:2]) < OLDEST:
-        raise UsageError(
-            f"verifiers {version} takes what a reward raises for 0.0; install verifiers>={OLDEST[0]}.{OLDEST[1]}"
-        )

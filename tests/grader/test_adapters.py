@@ -7,8 +7,10 @@ from pathlib import Path
 import pytest
 
 from grader.adapters.completion import Completion, patch_in
+from grader.adapters.installed import refuse_older
 from grader.adapters.plain import reward_function
 from grader.advantages import advantages
+from grader.errors import UsageError
 from grader.scorer import Resample
 from grader.syncscorer import SyncScorer
 from tests.grader.groups import KILLED, REWARDS, TASK, make_toy
@@ -47,3 +49,25 @@ def test_a_plain_function_gives_numbers_and_none(tmp_path: Path) -> None:
 def test_the_last_diff_that_is_fenced_is_the_patch(completion: Completion, patch: str) -> None:
     """Byte for byte, fences inside it included; without one, the whole text is what is graded."""
     assert patch == patch_in(completion)
+
+
+@pytest.mark.parametrize(
+    ("version", "taken"),
+    [
+        ("1.6", True),
+        ("1.6.0rc1", True),
+        ("1!0.2.1", False),
+        ("2.0b1", True),
+        ("1.5.9", False),
+        ("0.9", False),
+        ("main", False),
+    ],
+)
+def test_a_version_is_read_whatever_its_form(monkeypatch: pytest.MonkeyPatch, version: str, taken: bool) -> None:
+    """Pre-releases count as what they lead to; what is older, or cannot be read, is refused with what to install."""
+    monkeypatch.setattr("grader.adapters.installed.metadata.version", {"trainer": version}.__getitem__)
+    if taken:
+        refuse_older("trainer", (1, 6), "takes None for 0")
+    else:
+        with pytest.raises(UsageError, match=r"takes None for 0; install trainer>=1\.6"):
+            refuse_older("trainer", (1, 6), "takes None for 0")

@@ -92,7 +92,7 @@ def test_rows_without_a_task_id_are_refused(tmp_path: Path) -> None:
 
 @pytest.fixture
 def old_trl(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr("grader.adapters.trl.metadata.version", {"trl": "1.5.1"}.__getitem__)
+    monkeypatch.setattr("grader.adapters.installed.metadata.version", {"trl": "1.5.1"}.__getitem__)
     return
 
 

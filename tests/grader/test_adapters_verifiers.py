@@ -90,6 +90,6 @@ async def _rollouts(reward: Any, task_id: str, patches: Sequence[bytes]) -> tupl
 
 def test_a_verifiers_that_takes_errors_for_zero_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its rubric would score 0.0 for every sandbox that was lost."""
-    monkeypatch.setattr("grader.adapters.verifiers.metadata.version", {"verifiers": "0.3.1"}.__getitem__)
+    monkeypatch.setattr("grader.adapters.installed.metadata.version", {"verifiers": "0.3.1"}.__getitem__)
     with pytest.raises(UsageError, match=r"install verifiers>=0\.4"):
         adapter.reward_function(SyncScorer(make_toy(tmp_path).campaign))
