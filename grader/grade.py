@@ -29,6 +29,7 @@ from grader.hold import PromiseBroken, held
 from grader.parsers import UnknownParser, parse_log
 from grader.patch import Patch, Rejected, parse, without
 from grader.record import AsSubmitted, Evidence, Grading, Submission
+from grader.shortage import memory_kills, refuse_after_memory_kills
 from grader.verdict import Cause, Judgement, LogResults, Outcome, judge
 from sandbox import Provider, Sandbox, SandboxError
 from sandbox.errors import ImageError, ProviderUnavailable
@@ -189,7 +190,11 @@ class _Route:
         spec = conditions.spec_for(self.task, self.conditions, self.limits)
         async with self.provider.sandbox(spec, acquire_timeout_s=self.limits.acquire_timeout_s) as box:
             self._identify(box)
-            self.end = await self._graded(box, ready)
+            kills = await memory_kills(box)
+            end = await self._graded(box, ready)
+            if end.cause is None and end.outcome is not Outcome.RESOLVED:
+                await refuse_after_memory_kills(box, kills, exit_code=self.seen.get("suite_exit_code"))
+            self.end = end
             left = time.monotonic()
         self.phases_s["stop"] = time.monotonic() - left
 

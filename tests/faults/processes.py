@@ -1,0 +1,108 @@
+"""Sandboxes as this machine's process table shows them, and how faults strike them from outside."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class Seen:
+    """A sandbox in which a suite sleeps."""
+
+    space: str
+    """Its pid namespace. The kernel gives a name again once its namespace is gone."""
+    first: int
+    """The host's number of its PID 1, which is execd."""
+
+    @property
+    def parent(self) -> int:
+        """Of its first process: bubblewrap's outer process, or the container's shim."""
+        return int(re.findall(r"^PPid:\s*(\d+)$", Path(f"/proc/{self.first}/status").read_text(), re.MULTILINE)[0])
+
+
+def sandboxes_beside(asleep: bytes) -> list[Seen]:
+    """The pid namespaces in which a process with this command line runs, each with its PID 1."""
+    firsts: dict[str, int] = {}
+    wanted = set()
+    for process in Path("/proc").iterdir():
+        if not process.name.isdigit():
+            continue
+        with contextlib.suppress(OSError, IndexError):
+            ids = re.findall(r"^NSpid:(.*)$", (process / "status").read_text(), re.MULTILINE)[0].split()
+            if len(ids) < 2:
+                continue
+            space = str((process / "ns/pid").readlink())
+            if ids[-1] == "1":
+                firsts[space] = int(process.name)
+            if (process / "cmdline").read_bytes() == asleep:
+                wanted.add(space)
+    return [Seen(space, firsts[space]) for space in wanted if space in firsts]
+
+
+def wait_for_sandboxes(asleep: bytes, count: int, *, timeout_s: float = 60.0) -> list[Seen]:
+    """`count` sandboxes whose suites sleep at this moment."""
+    deadline = time.monotonic() + timeout_s
+    while len(found := sandboxes_beside(asleep)) < count:
+        assert time.monotonic() < deadline, f"{len(found)} of {count} suites slept within {timeout_s} s"
+        time.sleep(0.05)
+    return found
+
+
+@dataclass
+class Striker:
+    """Does `act` to each sandbox that sleeps, once each, and to no more than `most` of them."""
+
+    asleep: bytes
+    act: Callable[[Seen], None]
+    most: int
+
+    def __post_init__(self) -> None:
+        self.struck: set[Seen] = set()
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._strike)
+
+    def _strike(self) -> None:
+        while len(self.struck) < self.most and not self._stop.wait(0.05):
+            for seen in sandboxes_beside(self.asleep):
+                if seen not in self.struck and len(self.struck) < self.most:
+                    with contextlib.suppress(ProcessLookupError, FileNotFoundError):
+                        self.act(seen)
+                        self.struck.add(seen)
+
+    def __enter__(self) -> Striker:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join()
+
+
+def kill_first(seen: Seen) -> None:
+    """SIGKILL to execd, from outside: from inside nobody can."""
+    os.kill(seen.first, signal.SIGKILL)
+
+
+def kill_outer(seen: Seen) -> None:
+    """SIGKILL to the bubblewrap that holds the sandbox."""
+    outer = seen.parent
+    assert b"bwrap" in Path(f"/proc/{outer}/cmdline").read_bytes()
+    os.kill(outer, signal.SIGKILL)
+
+
+@contextlib.contextmanager
+def paused(pid: int) -> Iterator[None]:
+    """The process stands still for the length of the `with`, as on a machine that hangs."""
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        os.kill(pid, signal.SIGCONT)
