@@ -65,7 +65,7 @@ class ExecdClient:
                 async with asyncio.timeout(max(left_s, 0.001)):
                     return await self._health()
             except (Broken, TimeoutError) as error:
-                if time.monotonic() + delay_s >= deadline:
+                if self._wire.is_shut or time.monotonic() + delay_s >= deadline:
                     raise await self._lost(f"execd did not answer within {timeout_s:g} s", error) from error
             await asyncio.sleep(delay_s)
             delay_s = min(delay_s * 2, 0.1)
@@ -228,6 +228,10 @@ class ExecdClient:
     async def reset(self, *, session: str = "main") -> None:
         """Kill everything that the session runs. Its next command gets a new shell with the base environment."""
         await self.call("POST", f"/reset?session={quote(session)}")
+
+    def break_off(self) -> None:
+        """The daemon is known to be gone: whoever waits for it hears so at once."""
+        self._wire.shut()
 
     async def aclose(self) -> None:
         """Wait, for a bounded time, until cancelled commands are killed, then close the connections."""

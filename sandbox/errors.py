@@ -13,7 +13,7 @@
     │   └── CommandRefused       the command was not started (bad arguments, unknown session, no processes left)
     └── SandboxLost              the sandbox or the way to it is gone; `cause` comes from outside evidence only
         ├── OutOfMemory          the kernel killed it at its memory limit
-        ├── Evicted              its node was short of memory or disk
+        ├── Evicted              its node put it out: short of memory or disk, or being emptied
         ├── Preempted            it had to make room for a pod of higher priority
         ├── NodeLost             its node is gone or answers no more
         ├── LifetimeOver         it reached its lifetime
@@ -103,7 +103,7 @@ class OutOfMemory(SandboxLost):
 
 
 class Evicted(SandboxLost):
-    """The node was short of memory or disk and put the sandbox out."""
+    """The node put the sandbox out: it was short of memory or disk, or is being emptied."""
 
 
 class Preempted(SandboxLost):

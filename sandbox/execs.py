@@ -56,6 +56,8 @@ class Execs:
                     return await self._whole(asked)
                 except Broken as error:
                     broken = error
+                    if self._wire.is_shut:
+                        break
             raise await self._lost("the connection broke while a command ran", broken) from broken
         except DaemonError:
             raise
@@ -81,6 +83,8 @@ class Execs:
                     return
                 except Broken as error:
                     broken = error
+                    if self._wire.is_shut:
+                        break
                 except DaemonError:
                     settled = True
                     raise

@@ -177,6 +177,10 @@ class Wire:
         self._connect_wait_s = connect_wait_s
         self._common = f" HTTP/1.1\r\nHost: execd\r\nAuthorization: Bearer {token}\r\n"
         self._idle: list[_Connection] = []
+        self._busy: set[_Connection] = set()
+        self._connecting: set[asyncio.Timeout] = set()
+        self.is_shut = False
+        """`shut` was called."""
 
     @contextlib.asynccontextmanager
     async def request(
@@ -188,6 +192,7 @@ class Wire:
         """
         connection = self._idle.pop() if self._idle else await self._connect()
         kept = False
+        self._busy.add(connection)
         try:
             try:
                 whole = await _send(connection, f"{method} {target}{self._common}", body, wait_s)
@@ -201,10 +206,20 @@ class Wire:
             self._forget_idle()  # the others are as old; a repeat must not meet the next stale one
             raise
         finally:
+            self._busy.discard(connection)
             if kept and not connection.answered and not connection.transport.is_closing():
                 self._idle.append(connection)
             else:
                 connection.transport.abort()
+
+    def shut(self) -> None:
+        """The peer is known to be gone: what waits for it breaks now, and nothing connects to it any more."""
+        self.is_shut = True
+        self._forget_idle()
+        for connection in self._busy:
+            connection.transport.abort()
+        for limit in self._connecting:
+            limit.reschedule(0.0)
 
     async def aclose(self) -> None:
         """Close the kept connections."""
@@ -217,13 +232,19 @@ class Wire:
             connection.transport.abort()
 
     async def _connect(self) -> _Connection:
+        if self.is_shut:
+            raise Broken("no connection: the daemon is known to be gone")
+        limit = asyncio.timeout(self._connect_wait_s)
         try:
-            async with asyncio.timeout(self._connect_wait_s):
+            async with limit:
+                self._connecting.add(limit)
                 loop = asyncio.get_running_loop()
                 _, connection = await loop.create_connection(_Connection, self._host, self._port)
                 return connection
         except OSError as error:  # TimeoutError is one
             raise Broken(f"no connection: {error!r}") from error
+        finally:
+            self._connecting.discard(limit)
 
 
 async def _send(connection: _Connection, head: str, body: bytes | AsyncIterator[bytes], wait_s: float) -> bool:

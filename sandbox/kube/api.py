@@ -217,11 +217,12 @@ class Api:
                 except ValueError as error:
                     raise ApiFailure("watch pods", 0, "Garbled", str(error)) from error
 
-    async def pod_events(self, uid: str) -> tuple[PodEvent, ...]:
+    async def pod_events(self, pod: Pod) -> tuple[PodEvent, ...]:
         """What the cluster noted about a pod, oldest first. Empty when it cannot be read: it is for explanation."""
-        query = urlencode({"fieldSelector": f"involvedObject.uid={uid}", "limit": "100"})
+        about = f"involvedObject.kind=Pod,involvedObject.name={pod.name}"  # some components leave the UID out
+        query = urlencode({"fieldSelector": about, "limit": "100"})
         try:
-            return parse_events(await self.call("GET", f"{self.path('events')}?{query}", timeout_s=5.0))
+            return parse_events(await self.call("GET", f"{self.path('events')}?{query}", timeout_s=5.0), pod.uid)
         except ApiFailure:
             return ()
 

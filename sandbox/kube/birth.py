@@ -19,6 +19,8 @@ from sandbox.kube.endings import (
     ending,
     ending_of_a_vanished,
     is_pulling,
+    last_failure,
+    never_started,
     trouble,
 )
 from sandbox.kube.owner import Owner
@@ -83,7 +85,7 @@ async def run(ticket: PodTicket, owner: Owner, api: Api, config: KubernetesConfi
     while True:
         pod = owner.pod
         if owner.pod_gone:
-            noted = await api.pod_events(pod.uid) if pod is not None else ()
+            noted = await api.pod_events(pod) if pod is not None else ()
             raise ended_early(
                 ticket.sandbox_id,
                 ticket.clock.phase or "schedule",
@@ -92,6 +94,9 @@ async def run(ticket: PodTicket, owner: Owner, api: Api, config: KubernetesConfi
         if pod is not None:
             end = ending(pod, lifetime_s=ticket.spec.lifetime_s)
             if end is not None:
+                never = never_started(pod)
+                if never is not None:
+                    raise create_failure(ticket.sandbox_id, ticket.spec.image, never)
                 raise ended_early(ticket.sandbox_id, ticket.clock.phase or "start", end)
             if pod.running_since is not None and pod.ip is not None:
                 return pod
@@ -119,7 +124,7 @@ async def _explained(pod: Pod, api: Api, known: tuple[PodEvent, ...]) -> tuple[P
     """The pod's events, where its status hides the reason."""
     if known or pod.waiting is None or pod.waiting.reason != "ImagePullBackOff":
         return known
-    return await api.pod_events(pod.uid)
+    return await api.pod_events(pod)
 
 
 def _judge(ticket: PodTicket, pod: Pod, events: Sequence[PodEvent]) -> None:
@@ -135,10 +140,11 @@ def _judge(ticket: PodTicket, pod: Pod, events: Sequence[PodEvent]) -> None:
 async def _extended(ticket: PodTicket, pod: Pod | None, api: Api, config: KubernetesConfig) -> float:
     """The deadline of a pod that is late, if it pulls its image: that has a budget of its own. Else raises."""
     budgets, phase = config.budgets, ticket.clock.phase
-    if phase == "start" and pod is not None and is_pulling(await api.pod_events(pod.uid)):
+    events = await api.pod_events(pod) if phase == "start" and pod is not None else ()
+    if is_pulling(events):
         ticket.clock.enter("pull")
         return time.monotonic() + budgets.pull_s
-    said = ticket.waits_for or "the cluster gives no reason"
+    said = ticket.waits_for or last_failure(events) or "the cluster gives no reason"
     if phase == "schedule":
         if pod is not None and pod.unschedulable is not None:
             raise create_failure(

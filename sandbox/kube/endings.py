@@ -34,7 +34,7 @@ Cause = Literal[
 
 _LOST: dict[Cause, tuple[type[SandboxLost], str]] = {
     "out_of_memory": (OutOfMemory, "give it more memory, or take a new sandbox"),
-    "evicted": (Evicted, "its node was short of memory or disk; take a new sandbox, and set requests that are true"),
+    "evicted": (Evicted, "take a new sandbox; if its node was short of memory or disk, set requests that are true"),
     "preempted": (Preempted, "give the sandboxes a higher priority class, or take a new one"),
     "node_lost": (NodeLost, "take a new sandbox; the pod may still run until the cluster gives the node up"),
     "lifetime": (LifetimeOver, "ask for a longer `lifetime_s`"),
@@ -60,7 +60,7 @@ _POD_REASONS: dict[str, Cause] = {
 _DISRUPTIONS: dict[str, Cause] = {
     "PreemptionByScheduler": "preempted",
     "EvictionByEvictionAPI": "evicted",
-    "DeletionByTaintManager": "node_lost",
+    "DeletionByTaintManager": "node_lost",  # see `_by_a_taint`
     "DeletionByPodGC": "node_lost",
     "TerminationByKubelet": "evicted",
 }
@@ -68,9 +68,10 @@ _DISRUPTIONS: dict[str, Cause] = {
 _EVENTS: dict[str, Cause] = {
     "Preempted": "preempted",
     "Evicted": "evicted",
-    "TaintManagerEviction": "node_lost",
-    "NodeNotReady": "node_lost",
+    "TaintManagerEviction": "node_lost",  # see `_by_a_taint`
 }
+
+KILLED_EXIT = 128 + 9
 
 LIFETIME_TOLERANCE_S = 2.0
 """The server's times are whole seconds."""
@@ -91,7 +92,8 @@ def ending(pod: Pod, *, lifetime_s: float) -> Ending | None:
     """Why the pod is over. None: it is not, as far as this snapshot tells."""
     whole = _end_of_the_pod(pod)
     if whole is not None:
-        return Ending(whole, pod.message or pod.reason or str(pod.disruption), pod.node, _exit_code(pod))
+        said = pod.message.strip() or pod.reason or str(pod.disruption)
+        return Ending(whole, said, pod.node, _exit_code(pod))
     if pod.terminated is not None:
         return _end_of_the_container(pod, pod.terminated, lifetime_s)
     if pod.phase in {"Failed", "Succeeded"}:
@@ -99,9 +101,14 @@ def ending(pod: Pod, *, lifetime_s: float) -> Ending | None:
     return None
 
 
+def nothing_runs(pod: Pod) -> bool:
+    """Whether its node, or the cluster for it, has said that the pod's container runs no more, or is about to."""
+    return pod.terminated is not None or pod.phase in {"Failed", "Succeeded"}
+
+
 def _end_of_the_container(pod: Pod, ended: Terminated, lifetime_s: float) -> Ending:
     said = f"{ended.reason or 'ended'} with exit code {ended.exit_code}"
-    if ended.reason == "OOMKilled":
+    if ended.reason == "OOMKilled" and ended.exit_code == KILLED_EXIT:  # else it was some command, and long ago
         return Ending("out_of_memory", said, pod.node, ended.exit_code)
     if pod.deleting:  # its first process ends as it is asked to, which is no end of its own
         return Ending("deleted", f"the pod was deleted, and not by this run; {said}", pod.node, ended.exit_code)
@@ -116,11 +123,29 @@ def ending_of_a_vanished(last: Pod | None, events: Sequence[PodEvent], *, lifeti
     known = ending(last, lifetime_s=lifetime_s) if last is not None else None
     if known is not None and known.cause != "deleted":
         return known
-    node = last.node if last is not None else None
+    node, exit_code = (last.node, _exit_code(last)) if last is not None else (None, None)
     for event in events:
         if event.reason in _EVENTS:
-            return Ending(_EVENTS[event.reason], f"{event.reason}: {event.message}", node)
+            cause = _by_a_taint(_EVENTS[event.reason], last)
+            return Ending(cause, f"{event.reason}: {event.message}", node, exit_code)
+    if last is not None and last.node_silent:
+        return silence(last)
     return known or Ending("deleted", "the pod was deleted, and not by this run", node)
+
+
+def replaced(pod: Pod, *, by: Pod) -> Ending:
+    """The ending of a pod whose name and nonce another pod bears now."""
+    return Ending("replaced", f"the pod is {by.uid} now and was {pod.uid}", pod.node)
+
+
+def silence(pod: Pod) -> Ending:
+    """The ending of a sandbox that cannot be reached and whose pod is `node_silent`."""
+    return Ending("node_lost", "the cluster has not heard of its node lately", pod.node)
+
+
+def _by_a_taint(cause: Cause, pod: Pod | None) -> Cause:
+    """A node that reports how a container ended is there: somebody empties it."""
+    return "evicted" if cause == "node_lost" and pod is not None and pod.terminated is not None else cause
 
 
 def lost(sandbox_id: str, end: Ending) -> SandboxLost:
@@ -188,6 +213,19 @@ def _container_trouble(waiting: Waiting, events: Sequence[PodEvent]) -> Trouble 
     return None
 
 
+def never_started(pod: Pod) -> Trouble | None:
+    """What kept a container whose end is told from running at all."""
+    ended = pod.terminated
+    if ended is None or ended.reason not in _NEVER_A_CONTAINER:
+        return None
+    return Trouble("container", True, f"{ended.reason}: {ended.message}")
+
+
+def last_failure(events: Sequence[PodEvent]) -> str | None:
+    """What failed last on the way to a running container: a volume, the pod's network."""
+    return next((f"{one.reason}: {one.message}" for one in reversed(events) if one.reason.startswith("Failed")), None)
+
+
 def is_pulling(events: Sequence[PodEvent]) -> bool:
     """Whether the node pulls the image now, as its events tell."""
     pulls = [one.reason for one in events if one.reason in {"Pulling", "Pulled"}]
@@ -252,7 +290,7 @@ def _end_of_the_pod(pod: Pod) -> Cause | None:
     if pod.phase == "Unknown":
         return "node_lost"
     if pod.disruption is not None and (pod.deleting or pod.phase == "Failed"):
-        return _DISRUPTIONS.get(pod.disruption, "evicted")
+        return _by_a_taint(_DISRUPTIONS.get(pod.disruption, "evicted"), pod)
     return None
 
 

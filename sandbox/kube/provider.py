@@ -30,7 +30,16 @@ from sandbox.kube import birth
 from sandbox.kube import ownership as rules
 from sandbox.kube.api import ApiFailure, open_api
 from sandbox.kube.box import KubeSandbox
-from sandbox.kube.endings import Ending, ended_early, ending, ending_of_a_vanished, lost, pull_seconds
+from sandbox.kube.endings import (
+    Ending,
+    ended_early,
+    ending,
+    ending_of_a_vanished,
+    lost,
+    nothing_runs,
+    pull_seconds,
+    replaced,
+)
 from sandbox.kube.guard import Guard
 from sandbox.kube.janitor import sweep
 from sandbox.kube.lease import RunLease
@@ -49,6 +58,10 @@ doubt."""
 
 EXPLAIN_S = 3.0
 """How long the way to a sandbox is broken before its pod is asked, rather than waited for."""
+NODE_MARK_S = 45.0
+"""A cluster notes after 40 s that it hears nothing of a node. So long is waited for it where nothing else explains."""
+EVENTS_LAG_S = 1.0
+"""Whoever deletes a pod for a reason notes the reason a little later."""
 PULL_WORTH_ASKING_S = 2.0
 PULLS_ASKED_AT_ONCE = 4
 """Events are costly to a server, and how long a pull took is told for the curious: of many at once it stays unknown."""
@@ -69,6 +82,8 @@ class KubernetesProvider:
         self._requests: set[asyncio.Task[None]] = set()
         self._background: set[asyncio.Task[None]] = set()
         self._owners: dict[str, Owner] = {}
+        self._clients: dict[str, tuple[str, ExecdClient]] = {}
+        """Of sandboxes whose container ran: the pod's UID, and who waits for its daemon."""
         self._permits: dict[str, Permit] = {}
         self._pulls_asked = 0
         self._none_left = asyncio.Event()
@@ -199,6 +214,7 @@ class KubernetesProvider:
                 await birth.be_stored(owner, permit)
                 running = await birth.run(ticket, owner, self._api, self.config)
                 client = self._client(ticket, owner, running, token)
+                self._clients[ticket.sandbox_id] = running.uid, client
                 ticket.hand_over(await self._await_daemon(ticket, owner, running, client))
                 permit.settled()
                 outcome = "ended"
@@ -215,6 +231,7 @@ class KubernetesProvider:
             if permit is not None:
                 permit.settled() if owner is not None else permit.gone()
             self._tickets.discard(ticket)
+            self._clients.pop(ticket.sandbox_id, None)
             self._report(ticket, owner, outcome, time.monotonic() - began)
             if client is not None:
                 with contextlib.suppress(Exception):
@@ -250,7 +267,9 @@ class KubernetesProvider:
         assert running.ip is not None
 
         async def explain() -> str | None:
-            end = await self._ending(ticket, owner, running.uid)
+            if ticket.box is None:  # whoever makes it asks for itself
+                return None
+            end = await self._ending(ticket, owner, running, patience_s=NODE_MARK_S)
             if end is not None:
                 raise lost(ticket.sandbox_id, end)
             return None
@@ -264,7 +283,7 @@ class KubernetesProvider:
         try:
             health = await client.wait_ready(timeout_s=self.config.budgets.daemon_s)
         except SandboxLost as error:
-            end = await self._ending(ticket, owner, running.uid)
+            end = await self._ending(ticket, owner, running, patience_s=2 * EXPLAIN_S)
             if end is not None:
                 raise ended_early(ticket.sandbox_id, "daemon", end) from error
             raise CreateError(
@@ -277,7 +296,7 @@ class KubernetesProvider:
         ticket.clock.enter(None)
         phases = ticket.clock.times()
         if start_s >= PULL_WORTH_ASKING_S and phases.pull_s is None and self._pulls_asked < PULLS_ASKED_AT_ONCE:
-            phases = _with_pull(phases, await self._pull_s(running.uid), start_s)
+            phases = _with_pull(phases, await self._pull_s(running), start_s)
         image = image_ref(ticket.spec.image, self.config.images)
         identity = Identity(
             sandbox_id=ticket.sandbox_id,
@@ -306,27 +325,50 @@ class KubernetesProvider:
         others = (other.box for other in self._tickets if other is not ticket and not other.released.is_set())
         return next((box.address for box in others if isinstance(box, KubeSandbox)), None)
 
-    async def _pull_s(self, uid: str) -> float | None:
+    async def _pull_s(self, pod: Pod) -> float | None:
         self._pulls_asked += 1
         try:
-            return pull_seconds(await self._api.pod_events(uid))
+            return pull_seconds(await self._api.pod_events(pod))
         finally:
             self._pulls_asked -= 1
 
-    async def _ending(self, ticket: PodTicket, owner: Owner, uid: str) -> Ending | None:
-        """Why the pod with this UID is over, from the server, asked when the watch tells nothing in time. None: it is
-        not, as far as the server knows."""
-        for _ in range(2):
+    async def _ending(self, ticket: PodTicket, owner: Owner, running: Pod, *, patience_s: float) -> Ending | None:
+        """Why the pod that ran is over, from the server, asked when the watch tells nothing in time. None: it is not,
+        as far as the server knows after `patience_s`."""
+        lifetime_s, give_up_at = ticket.spec.lifetime_s, time.monotonic() + patience_s
+        while True:
             with anyio.move_on_after(EXPLAIN_S):
-                while (seen := _ending_now(ticket, owner, uid)) is None and not owner.pod_gone:
+                while not (over := _is_over(owner, running.uid)):
                     await owner.change()
-            if seen is not None and seen.cause != "deleted":
-                return seen
-            if seen is not None or owner.pod_gone:
-                events = await self._api.pod_events(uid)
-                return ending_of_a_vanished(owner.pod, events, lifetime_s=ticket.spec.lifetime_s)
-            await owner.refresh()
-        return None
+            if not over:
+                await owner.refresh()
+                over = _is_over(owner, running.uid)
+            seen = owner.pod or running
+            if seen.uid != running.uid:
+                return replaced(running, by=seen)
+            end = ending(seen, lifetime_s=lifetime_s)
+            if end is not None and end.cause != "deleted":
+                return end
+            if over or seen.deleting or seen.node_silent:
+                return await self._end_by_another(seen, lifetime_s)
+            if time.monotonic() >= give_up_at:
+                return None
+
+    async def _end_by_another(self, last: Pod, lifetime_s: float) -> Ending:
+        """Why a pod went, or goes, that we did not delete."""
+        for lag_s in (EVENTS_LAG_S, 0.0):
+            events = await self._api.pod_events(last)
+            end = ending_of_a_vanished(last, events, lifetime_s=lifetime_s)
+            if end.cause != "deleted" or not lag_s:
+                break
+            await anyio.sleep(lag_s)
+        return end
+
+    def _heard_of(self, owner: Owner) -> None:
+        """Who waits for a sandbox that is over hears it now, and not when its address stays silent for too long."""
+        uid, client = self._clients.get(owner.claim.name, (None, None))
+        if uid is not None and client is not None and _is_over(owner, uid):
+            client.break_off()
 
     # -- news of the run's pods ----------------------------------------------------------------------------------------
 
@@ -338,16 +380,19 @@ class KubernetesProvider:
                 owner.on_pod(found)
             else:
                 owner.on_not_listed(asked_at)
+            self._heard_of(owner)
 
     def on_pod(self, pod: Pod) -> None:
         owner = self._owners.get(pod.name)
         if owner is not None:
             owner.on_pod(pod)
+            self._heard_of(owner)
 
     def on_gone(self, pod: Pod) -> None:
         owner = self._owners.get(pod.name)
         if owner is not None:
             owner.on_gone(pod)
+            self._heard_of(owner)
 
     # -- what else runs ------------------------------------------------------------------------------------------------
 
@@ -395,11 +440,10 @@ class KubernetesProvider:
         )
 
 
-def _ending_now(ticket: PodTicket, owner: Owner, uid: str) -> Ending | None:
+def _is_over(owner: Owner, uid: str) -> bool:
+    """Whether the server has said that the pod with this UID is gone, replaced, or runs no more."""
     seen = owner.pod
-    if seen is not None and seen.uid != uid:
-        return Ending("replaced", f"the pod is {seen.uid} now and was {uid}", seen.node)
-    return ending(seen, lifetime_s=ticket.spec.lifetime_s) if seen is not None else None
+    return owner.pod_gone or (seen is not None and (seen.uid != uid or nothing_runs(seen)))
 
 
 async def _unenforced(spec: SandboxSpec, client: ExecdClient) -> tuple[str, ...]:

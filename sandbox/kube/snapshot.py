@@ -69,6 +69,8 @@ class Pod:
     disruption: str | None
     """Reason of the `DisruptionTarget` condition (servers from 1.26 on)."""
     ready: bool | None
+    node_silent: bool
+    """The cluster itself took the pod's readiness away, the containers' not: its node has not been heard of lately."""
     waiting: Waiting | None
     terminated: Terminated | None
     image_id: str | None
@@ -85,7 +87,7 @@ def parse_pod(raw: JSON) -> Pod:
     container = next((one for one in _list(status, "containerStatuses") if one.get("name") == CONTAINER), {})
     state = _map(container, "state")
     scheduled, ready = conditions.get("PodScheduled", {}), conditions.get("Ready", {})
-    disruption = conditions.get("DisruptionTarget", {})
+    disruption, whole = conditions.get("DisruptionTarget", {}), conditions.get("ContainersReady", {})
     return Pod(
         name=name,
         uid=uid,
@@ -104,6 +106,7 @@ def parse_pod(raw: JSON) -> Pod:
         unschedulable=_unschedulable(scheduled),
         disruption=str(disruption.get("reason") or "unknown") if disruption.get("status") == "True" else None,
         ready={"True": True, "False": False}.get(str(ready.get("status"))),
+        node_silent=ready.get("status") == "False" and whole.get("status") == "True",
         waiting=_waiting(_map(state, "waiting")),
         terminated=_terminated(_map(state, "terminated")),
         image_id=container.get("imageID") or None,
@@ -118,9 +121,10 @@ class PodEvent:
     message: str
 
 
-def parse_events(raw: JSON) -> tuple[PodEvent, ...]:
-    """The events of a list's JSON, oldest first."""
-    items = sorted(_list(raw, "items"), key=lambda one: str(one.get("lastTimestamp") or one.get("eventTime") or ""))
+def parse_events(raw: JSON, uid: str) -> tuple[PodEvent, ...]:
+    """The events of a list's JSON that are about the pod with this UID, or do not say about which, oldest first."""
+    items = [one for one in _list(raw, "items") if _map(one, "involvedObject").get("uid") in (uid, "", None)]
+    items.sort(key=lambda one: str(one.get("lastTimestamp") or one.get("eventTime") or ""))
     return tuple(PodEvent(str(one.get("reason") or ""), str(one.get("message") or "")) for one in items)
 
 

@@ -226,6 +226,36 @@ async def test_a_dead_daemon_is_a_lost_sandbox_with_its_cause(tmp_path: Path) ->
         await client.aclose()
 
 
+async def test_who_waits_for_a_daemon_that_is_known_to_be_gone_hears_so_at_once() -> None:
+    """Requests under way, to a peer that keeps the connection and says nothing, and later ones: each is lost within a
+    second, and nothing connects any more."""
+    connections = 0
+
+    async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal connections
+        connections += 1
+        await reader.read()
+        writer.close()
+
+    server = await asyncio.start_server(silent, "127.0.0.1", 0)
+    async with server:
+        with _explained(server.sockets[0].getsockname()[1], "its pod is gone") as client:
+            asked = client.run("sleep 60", timeout_s=60), client.read("/x")
+            waiting = asyncio.gather(*asked, return_exceptions=True)
+            while connections < len(asked):
+                await asyncio.sleep(0.01)
+            began = time.monotonic()
+            client.break_off()
+            later = client.run("true", timeout_s=60), client.wait_ready(30)
+            told = [*await waiting, *await asyncio.gather(*later, return_exceptions=True)]
+            assert time.monotonic() - began < 1.0
+            await client.aclose()
+
+    assert [SandboxLost] * 4 == [type(one) for one in told]
+    assert {"its pod is gone"} == {getattr(one, "cause", None) for one in told}
+    assert 2 == connections
+
+
 async def test_nothing_there_is_said_within_the_deadline() -> None:
     """wait_ready gives up at its deadline, not later."""
     with socket.create_server(("127.0.0.1", 0)) as silent:

@@ -28,22 +28,38 @@ from sandbox.kube.endings import (
     ending,
     ending_of_a_vanished,
     is_pulling,
+    last_failure,
     lost,
+    never_started,
     pull_seconds,
+    silence,
     trouble,
 )
-from sandbox.kube.snapshot import PodEvent, parse_pod, parse_watch_event
+from sandbox.kube.snapshot import PodEvent, parse_events, parse_pod, parse_watch_event
 from tests.sandbox.kube.pods import raw_pod, terminated, waiting
 
+DELETING = {"deletionTimestamp": "2026-01-01T00:01:00Z"}
 
-def disrupted(reason: str) -> dict[str, Any]:
+
+def disrupted(reason: str, *, exit_code: int | None = None) -> dict[str, Any]:
     condition = {"type": "DisruptionTarget", "status": "True", "reason": reason}
-    return raw_pod(metadata={"deletionTimestamp": "2026-01-01T00:01:00Z"}, conditions=[condition])
+    if exit_code is not None:
+        return terminated(exit_code, "Completed", metadata=DELETING, conditions=[condition])
+    return raw_pod(metadata=DELETING, conditions=[condition])
+
+
+def silent(**changes: Any) -> dict[str, Any]:
+    """As a cluster marks the pods of a node of which it hears nothing."""
+    marks = [{"type": "Ready", "status": "False"}, {"type": "ContainersReady", "status": "True"}]
+    return raw_pod(conditions=marks, **changes)
 
 
 ENDINGS = [
     (terminated(137, "OOMKilled"), "out_of_memory", OutOfMemory),
     (terminated(137, "Error"), "ended", ContainerEnded),
+    (terminated(0, "OOMKilled"), "ended", ContainerEnded),  # a command was killed, some time ago
+    (terminated(0, "OOMKilled", phase="Succeeded", ran_s=100), "lifetime", LifetimeOver),
+    (terminated(0, "OOMKilled", metadata={"deletionTimestamp": "2026-01-01T00:01:00Z"}), "deleted", DeletedByAnother),
     (terminated(0, "Completed", phase="Succeeded"), "ended", ContainerEnded),
     (terminated(0, "Completed", phase="Succeeded", ran_s=100), "lifetime", LifetimeOver),
     (terminated(143, "Error", reason="DeadlineExceeded"), "lifetime", LifetimeOver),
@@ -55,6 +71,8 @@ ENDINGS = [
     (terminated(0, "Completed", metadata={"deletionTimestamp": "2026-01-01T00:01:00Z"}), "deleted", DeletedByAnother),
     (disrupted("PreemptionByScheduler"), "preempted", Preempted),
     (disrupted("DeletionByTaintManager"), "node_lost", NodeLost),
+    (disrupted("DeletionByTaintManager", exit_code=0), "evicted", Evicted),  # the node is there: it told of the end
+    (disrupted("EvictionByEvictionAPI"), "evicted", Evicted),
 ]
 
 
@@ -85,6 +103,46 @@ def test_a_pod_that_vanished_is_told_by_what_the_cluster_noted() -> None:
 
     assert ("preempted", "deleted", "out_of_memory") == (preempted.cause, deleted.cause, oom.cause)
     assert DeletedByAnother is type(lost("sb", deleted))
+
+
+def test_a_pod_whose_node_is_silent_is_told_apart() -> None:
+    """Readiness that the cluster took away while the containers have theirs: no end by itself, but the reason why the
+    sandbox cannot be reached, or is being deleted. A pod that is not ready yet is none of it."""
+    pod = parse_pod(silent())
+    starting = parse_pod(raw_pod(conditions=[{"type": t, "status": "False"} for t in ("Ready", "ContainersReady")]))
+    going = ending_of_a_vanished(parse_pod(silent(metadata=DELETING)), [], lifetime_s=100)
+
+    assert (True, False, False) == (pod.node_silent, starting.node_silent, parse_pod(raw_pod()).node_silent)
+    assert ending(pod, lifetime_s=100) is None
+    assert ("node_lost", "node1") == (silence(pod).cause, silence(pod).node)
+    assert NodeLost is type(lost("sb", going))
+
+
+def test_a_taint_empties_a_node_or_gives_it_up() -> None:
+    """The same note of the cluster: the node that told how the container ended is there, the other is not."""
+    note = [PodEvent("TaintManagerEviction", "Marking for deletion Pod ns/sb")]
+    told = ending_of_a_vanished(parse_pod(terminated(0, "Completed", metadata=DELETING)), note, lifetime_s=100)
+    untold = ending_of_a_vanished(parse_pod(raw_pod(metadata=DELETING)), note, lifetime_s=100)
+
+    assert [("evicted", 0), ("node_lost", None)] == [(one.cause, one.exit_code) for one in (told, untold)]
+
+
+def test_events_of_another_pod_of_the_name_are_no_evidence() -> None:
+    """Some components leave the UID out of what they note; what names another's is not this pod's."""
+    items = [
+        {"reason": "Mine", "message": "", "involvedObject": {"uid": "uid-1"}},
+        {"reason": "Nobodys", "message": "", "involvedObject": {"name": "sb"}},
+        {"reason": "Anothers", "message": "", "involvedObject": {"uid": "uid-2"}},
+        {"reason": "Garbled", "message": "", "involvedObject": {"uid": ["uid-1"]}},
+    ]
+    assert ["Mine", "Nobodys"] == [one.reason for one in parse_events({"items": items}, "uid-1")]
+
+
+def test_what_failed_on_the_way_to_a_container_is_found() -> None:
+    """The last failure that the node noted; None where it noted none."""
+    noted = [PodEvent("FailedMount", "one"), PodEvent("FailedMount", "two"), PodEvent("Pulling", "x")]
+    assert "FailedMount: two" == last_failure(noted)
+    assert last_failure([PodEvent("Scheduled", "x")]) is None
 
 
 FOR_GOOD = [
@@ -154,6 +212,18 @@ def test_an_image_without_bash_is_named_at_once() -> None:
     assert found.for_good
     assert isinstance(error, CreateError)
     assert "start" == error.phase
+
+
+def test_a_container_that_never_ran_is_told_in_the_runtimes_words() -> None:
+    """Where the node gives the refusal as an end, it is the same error; an end of its own is none."""
+    raw = terminated(128, "StartError")
+    raw["status"]["containerStatuses"][0]["state"]["terminated"]["message"] = 'exec: "bash": executable file not found'
+    never = never_started(parse_pod(raw))
+
+    assert never is not None
+    assert 'StartError: exec: "bash": executable file not found' == never.said
+    assert CreateError is type(create_failure("sb", "image", never))
+    assert never_started(parse_pod(terminated(1, "Error"))) is None
 
 
 def test_an_early_end_is_a_create_error_with_its_cause_chained() -> None:
