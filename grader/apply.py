@@ -27,6 +27,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from grader.patch import Patch
+from grader.patchtext import PIECE, PatchText
 from sandbox import Sandbox, SandboxError
 
 SESSION = "grader"
@@ -91,19 +92,37 @@ async def apply(
     private = f"/tmp/.grader-{secrets.token_hex(8)}"
     tests = tuple(dict.fromkeys([*test_patch.touched, *map(os.fsencode, test_files)]))
     # Official eval scripts end a test patch with a newline too: it stands in a here-document.
-    ending = b"" if test_patch.data.endswith(b"\n") else b"\n"
-    test_data = test_patch.data + ending if test_patch.changes else b""
+    test_data = test_patch.data if test_patch.changes else b""
+    if test_patch.changes and not test_data.endswith(b"\n"):
+        test_data += b"\n"
     commit = base_commit if re.fullmatch(r"[0-9a-f]{7,64}", base_commit) else "HEAD"
-    room = _ROOM_BYTES + 2 * (len(test_data) + len(patch.data))
+    room = _ROOM_BYTES + 2 * (len(test_data) + patch.text.size)
+    at_once = patch.text.size <= PIECE
+    if not at_once:
+        await _send_ahead(box, patch.text, private, timeout_s)
     result = await box.run(
         f"bash -c {shlex.quote(_SCRIPT)} apply {private} {shlex.quote(workdir)} {commit} {len(test_data)} {room}",
-        stdin=_listed(tests) + _listed(patch.touched) + test_data + patch.data,
+        stdin=_listed(tests) + _listed(patch.touched) + test_data + (patch.data if at_once else b""),
         timeout_s=timeout_s,
         session=SESSION,
     )
     if result.timed_out:
         raise SandboxError(f"applying the patches did not end within {timeout_s:g} s; look at the image's git and disk")
     return _result(result.output, patch, tests)
+
+
+async def _send_ahead(box: Sandbox, text: PatchText, private: str, timeout_s: float) -> None:
+    """Put a large patch where the script looks for it, in pieces: what is sent is copied several times on its way."""
+    for piece in text.pieces():
+        sent = await box.run(
+            f"(umask 077 && mkdir -p {private} && cat >>{private}/agent.patch)",
+            stdin=piece,
+            timeout_s=timeout_s,
+            session=SESSION,
+        )
+        if sent.exit_code != 0 or sent.timed_out:
+            words = sent.output.decode("utf-8", "replace").strip()
+            raise SandboxError(f"the sandbox did not take the patch; make room where its files lie. It said: {words!r}")
 
 
 def _listed(paths: tuple[bytes, ...]) -> bytes:
@@ -149,7 +168,7 @@ def _shown(paths: tuple[bytes, ...] | list[bytes]) -> tuple[str, ...]:
 
 # Arguments: the private directory, the work tree, the base commit, the test patch's length in bytes, the bytes that a
 # disk has room for if it is not to blame. On stdin: the test files' paths, the paths that the submission touches, the
-# test patch, the submission's patch.
+# test patch, the submission's patch unless it was sent ahead.
 _SCRIPT = r"""
 private=$1 tree=$2 commit=$3 test_bytes=$4 room=$5
 words=$private/words
@@ -163,7 +182,7 @@ receive() {
   while IFS= read -r -d '' path && [ -n "$path" ]; do touched+=("$path"); done
   cat >"$private/both" &&
     head -c "$test_bytes" "$private/both" >"$private/test.patch" &&
-    tail -c "+$((test_bytes + 1))" "$private/both" >"$private/agent.patch"
+    tail -c "+$((test_bytes + 1))" "$private/both" >>"$private/agent.patch"
 }
 
 environment() {

@@ -13,7 +13,6 @@ not carry is listed; what is left out by declaration is counted and listed; noth
 
 from __future__ import annotations
 
-import hashlib
 import tempfile
 import time
 from collections.abc import AsyncIterator, Iterator, Mapping
@@ -31,7 +30,8 @@ from grader.extraction.copies import copy_out
 from grader.extraction.exclusions import Exclusions
 from grader.extraction.host import files_of_ours
 from grader.extraction.objects import Pair, make_patch
-from grader.patch import MAX_BYTES, Patch, parse
+from grader.patch import EMPTY, MAX_BYTES, Patch, parse
+from grader.patchtext import PatchText
 from grader.record import Submission
 from sandbox import Provider, Sandbox, SandboxError
 from sandbox.manifest import Manifest
@@ -44,8 +44,9 @@ _TRIES = 3
 class Extraction:
     """What an agent did, as a patch, and how far the patch goes."""
 
-    patch: bytes | None
-    """None: it would have more bytes than a grading takes; `differences` says so."""
+    text: PatchText | None
+    """The patch where it lies: what is over a mebibyte in a file without a name, which is open as long as this object
+    is. None: it would have more bytes than a grading takes; `differences` says so."""
     differences: tuple[Difference, ...]
     """What of the agent's tree the patch does not give."""
     excluded: tuple[Excluded, ...]
@@ -57,22 +58,27 @@ class Extraction:
     phases_s: Mapping[str, float] = field(default_factory=dict)
 
     @property
+    def patch(self) -> bytes | None:
+        """All of the patch, read anew each time; a large one goes piece by piece by `text.pieces()`."""
+        return None if self.text is None else self.text.read()
+
+    @property
     def faithful(self) -> bool:
         """Whether applying the patch to the image gives the agent's tree, but for what was left out by declaration and
         for what is only noted."""
-        return self.patch is not None and not any(difference.matters for difference in self.differences)
+        return self.text is not None and not any(difference.matters for difference in self.differences)
 
     def submission(self, task_id: str, model_name_or_path: str) -> Submission:
         """The patch as a submission to be graded. Raises ValueError when there is none."""
-        if self.patch is None:
+        if (patch := self.patch) is None:
             raise ValueError(f"{task_id}: there is no patch; look at the extraction's differences")
-        return Submission(task_id, model_name_or_path, self.patch, "extraction")
+        return Submission(task_id, model_name_or_path, patch, "extraction")
 
     def record(self) -> dict[str, object]:
         """All but the patch itself as JSON-ready values, to be stored beside it."""
         return {
             "faithful": self.faithful,
-            "patch_sha256": None if self.patch is None else hashlib.sha256(self.patch).hexdigest(),
+            "patch_sha256": None if self.text is None else self.text.sha256,
             "differences": [str(difference) for difference in self.differences],
             "excluded": [
                 {"path": _shown(each.path), "entries": each.entries, "bytes": each.size} for each in self.excluded
@@ -101,23 +107,23 @@ async def extract(
     with clock.phase("walk"):
         state = await _look(work)
     if not state.changes.carried:
-        return _extraction(work, b"", state, baseline.manifest, rung=str(apply.Rung.EMPTY))
+        return _extraction(work, EMPTY.text, state, baseline.manifest, rung=str(apply.Rung.EMPTY))
     async with clock.around("fresh", provider.sandbox(box.spec, acquire_timeout_s=acquire_timeout_s)) as fresh:
         with files_of_ours(), tempfile.TemporaryDirectory(prefix="grader-extract-") as folder:
             with clock.phase("copy"):
                 state, pairs = await _copied(work, fresh, state, _Folders(Path(folder)))
             with clock.phase("diff"):
-                patch = await to_thread.run_sync(make_patch, pairs, Path(folder, "git"), MAX_BYTES)
-        parsed = None if patch is None else parse(patch)
-        if not isinstance(parsed, Patch):
-            return _extraction(work, patch, state, str(parsed or f"the patch has more than {MAX_BYTES} bytes"))
+                text = await to_thread.run_sync(make_patch, pairs, Path(folder, "git"), MAX_BYTES)
+                patch = None if text is None else await to_thread.run_sync(parse, text)
+        if not isinstance(patch, Patch):
+            return _extraction(work, text, state, str(patch or f"the patch has more than {MAX_BYTES} bytes"))
         with clock.phase("apply"):
-            applied = await apply.apply(fresh, parsed, Patch(b"", ()), workdir=baseline.root, base_commit="HEAD")
+            applied = await apply.apply(fresh, patch, EMPTY, workdir=baseline.root, base_commit="HEAD")
         if not isinstance(applied, apply.Applied):
-            return _extraction(work, patch, state, applied.words)
+            return _extraction(work, text, state, applied.words)
         with clock.phase("proof"):
             proved = await fresh.baseline(baseline.root)
-    return _extraction(work, patch, state, proved, rung=str(applied.rung))
+    return _extraction(work, text, state, proved, rung=str(applied.rung))
 
 
 @dataclass(frozen=True)
@@ -171,7 +177,7 @@ async def _copied(work: _Work, fresh: Sandbox, state: _State, folders: _Folders)
 
 
 def _extraction(
-    work: _Work, patch: bytes | None, state: _State, proved: Manifest | str, *, rung: str | None = None
+    work: _Work, text: PatchText | None, state: _State, proved: Manifest | str, *, rung: str | None = None
 ) -> Extraction:
     """The result. `proved` is the tree that the patch gave, or why there is none."""
     carried = tuple(change.path for change in state.changes.carried)
@@ -184,7 +190,7 @@ def _extraction(
     )
     found += moved_submodules(work.baseline.submodules, state.submodules)
     found += hard_links(state.manifest, frozenset(carried))
-    return Extraction(patch, tuple(found), state.changes.excluded, carried, rung, work.clock.phases_s)
+    return Extraction(text, tuple(found), state.changes.excluded, carried, rung, work.clock.phases_s)
 
 
 @dataclass(frozen=True)

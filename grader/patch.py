@@ -1,16 +1,21 @@
 """Parse a patch: bytes in, a `Patch` or a `Rejected` out. Pure.
 
 The parser finds which files a patch touches and refuses, by name, what no rung of the apply ladder could or should
-take. Whether a patch fits a tree is not decided here: git decides that. Bytes are kept exactly as submitted. Formats:
-git's extended unified diff (git-apply(1), git-diff(1) "Generating patch text with -p") and plain unified diffs.
+take. Whether a patch fits a tree is not decided here: git decides that. Bytes are kept exactly as submitted, and read
+in one pass of which a few lines are in memory. Formats: git's extended unified diff (git-apply(1), git-diff(1)
+"Generating patch text with -p") and plain unified diffs.
 """
 
 from __future__ import annotations
 
+import io
 import re
+from collections import deque
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+
+from grader.patchtext import PatchText
 
 
 class ChangeKind(StrEnum):
@@ -46,13 +51,18 @@ class FileChange:
 
 @dataclass(frozen=True)
 class Patch:
-    """A patch that may be tried. `data` is exactly what was submitted; no changes at all is the empty patch."""
+    """A patch that may be tried. `text` is exactly what was submitted; no changes at all is the empty patch."""
 
-    data: bytes
+    text: PatchText
     changes: tuple[FileChange, ...]
     without_data: tuple[int, ...] = ()
     """Lines (from 1) of binary changes that carry no data. git refuses such a patch, GNU patch skips them in silence:
     the ladder of `grader.apply` decides as the official one does, and the verdict is flagged."""
+
+    @property
+    def data(self) -> bytes:
+        """The text, all of it in memory."""
+        return self.text.read()
 
     @property
     def touched(self) -> tuple[bytes, ...]:
@@ -79,37 +89,53 @@ MAX_INFLATED_BYTES = 256 * 1024 * 1024
 """What the binary hunks of a patch may hold in all, by their own word. git stops at a hunk that holds more."""
 
 
-def parse(data: bytes) -> Patch | Rejected:
+EMPTY = Patch(PatchText(b""), ())
+"""The patch that changes nothing."""
+
+
+def parse(data: bytes | PatchText) -> Patch | Rejected:
     """The patch's changes, or why it is refused. White space alone is the empty patch."""
-    if not data.strip():
-        return Patch(data, ())
-    if len(data) > MAX_BYTES:
-        return Rejected(RejectReason.TOO_LARGE, f"it has {len(data)} bytes and may have {MAX_BYTES}")
-    if b"\0" in data:
-        line = data[: data.index(b"\0")].count(b"\n") + 1
+    text = PatchText(data) if isinstance(data, bytes) else data
+    if all(piece.isspace() for piece in text.pieces()):
+        return Patch(text, ())
+    if text.size > MAX_BYTES:
+        return Rejected(RejectReason.TOO_LARGE, f"it has {text.size} bytes and may have {MAX_BYTES}")
+    if (line := _line_of_nul(text)) is not None:
         return Rejected(RejectReason.NOT_TEXT, f"line {line} holds a NUL byte; use git diff --binary")
-    reader = _Reader(data)
+    reader = _Reader(text)
     try:
         changes = tuple(reader.changes())
     except _Refusal as refusal:
         return refusal.rejected
     if not changes:
         return Rejected(RejectReason.NOT_A_DIFF, "no file header of a unified diff was found")
-    return Patch(data, changes, tuple(reader.without_data))
+    return Patch(text, changes, tuple(reader.without_data))
+
+
+def _line_of_nul(text: PatchText) -> int | None:
+    """The line (from 1) of the first NUL byte."""
+    line = 1
+    for piece in text.pieces():
+        if (at := piece.find(b"\0")) >= 0:
+            return line + piece.count(b"\n", 0, at)
+        line += piece.count(b"\n")
+    return None
 
 
 def without(patch: Patch, paths: Collection[bytes]) -> Patch:
     """The patch without the parts that touch any of `paths`. What is left is byte for byte as submitted."""
     if not paths:
         return patch
-    reader = _Reader(patch.data)
-    dropped: set[int] = set()
+    reader = _Reader(patch.text)
+    kept, kept_to = io.BytesIO(), 0
     for change in reader.changes():
         if change.old_path in paths or change.new_path in paths:
-            dropped.update(range(*reader.section))
-    kept = [line for at, line in enumerate(reader.lines) if at not in dropped]
+            start, stop = reader.section
+            kept.writelines(patch.text.pieces(kept_to, start))
+            kept_to = stop
+    kept.writelines(patch.text.pieces(kept_to))
     changes = tuple(one for one in patch.changes if one.old_path not in paths and one.new_path not in paths)
-    return replace(patch, data=b"".join(line + b"\n" for line in kept) if changes else b"", changes=changes)
+    return replace(patch, text=PatchText(kept.getvalue()) if changes else EMPTY.text, changes=changes)
 
 
 class _Refusal(Exception):
@@ -152,54 +178,73 @@ class _Header:
         return None
 
 
+class _Lines:
+    """The line at hand, and a look at those behind it."""
+
+    def __init__(self, text: PatchText) -> None:
+        self._rest = text.lines()
+        self._ahead: deque[bytes] = deque()
+        self.line = next(self._rest, None)
+        """None: all have been consumed."""
+        self.number = 1
+        self.offset = 0
+        """Where it starts in the text."""
+
+    def consume(self) -> None:
+        """Go on to the next line."""
+        if self.line is not None:
+            self.offset += len(self.line) + 1
+            self.number += 1
+            self.line = self._ahead.popleft() if self._ahead else next(self._rest, None)
+
+    def next(self, count: int) -> list[bytes]:
+        """The line at hand and those behind it, `count` in all where there are so many."""
+        while len(self._ahead) < count - 1 and (line := next(self._rest, None)) is not None:
+            self._ahead.append(line)
+        return [] if self.line is None else [self.line, *self._ahead][:count]
+
+
 class _Reader:
     """One pass over the lines; each method consumes what it has recognised."""
 
-    def __init__(self, data: bytes) -> None:
-        self.lines = data.split(b"\n")
-        if not self.lines[-1]:
-            self.lines.pop()
-        self.at = 0
+    def __init__(self, text: PatchText) -> None:
+        self.at = _Lines(text)
         self.without_data: list[int] = []
         self.inflated = 0
         self.section = (0, 0)
-        """First line of the latest change, and the line behind its last."""
+        """Where the latest change starts in the text, and where it ends."""
 
     def changes(self) -> Iterator[FileChange]:
         """One change per file section. Text between sections (mail headers, prose) is skipped, as git does."""
-        while self.at < len(self.lines):
-            line = self.lines[self.at]
-            started = self.at
+        while (line := self.at.line) is not None:
+            started = self.at.offset
             header = _Header()
             if line.startswith(b"diff --git "):
-                self.at += 1
+                self.at.consume()
                 header.git_paths = _git_paths(line[len(b"diff --git ") :].rstrip(b"\r"))
                 self._extended(header)
             elif not self._at_file_lines():
                 self._note_bare_binary(line)
-                self.at += 1
+                self.at.consume()
                 continue
             self._file_lines(header)
             self._hunks(header)
             self._binary(header)
             change = header.change()
-            self.section = (started, self.at)
+            self.section = (started, self.at.offset)
             if change is not None:
                 yield change
 
     def _at_file_lines(self) -> bool:
         """A `---`/`+++` pair that a hunk follows: anything less is prose."""
-        here = self.lines[self.at : self.at + 3]
-        return (
-            len(here) == 3
-            and here[0].startswith(b"--- ")
-            and here[1].startswith(b"+++ ")
-            and _HUNK.match(here[2]) is not None
-        )
+        if self.at.line is None or not self.at.line.startswith(b"--- "):
+            return False
+        here = self.at.next(3)
+        return len(here) == 3 and here[1].startswith(b"+++ ") and _HUNK.match(here[2]) is not None
 
     def _extended(self, header: _Header) -> None:
-        while self.at < len(self.lines):
-            line = self.lines[self.at].rstrip(b"\r")
+        while self.at.line is not None:
+            line = self.at.line.rstrip(b"\r")
             if line.startswith(b"new file mode "):
                 header.flags.add(ChangeKind.ADD)
             elif line.startswith(b"deleted file mode "):
@@ -210,7 +255,7 @@ class _Reader:
                 self._moved(header, line)
             elif not line.startswith((b"index ", b"similarity index ", b"dissimilarity index ")):
                 return
-            self.at += 1
+            self.at.consume()
 
     def _moved(self, header: _Header, line: bytes) -> None:
         verb, end, name = line.split(b" ", 2)
@@ -222,66 +267,68 @@ class _Reader:
             header.new, header.has_new = path, True
 
     def _file_lines(self, header: _Header) -> None:
-        here = self.lines[self.at : self.at + 2]
+        here = self.at.next(2)
         if len(here) == 2 and here[0].startswith(b"--- ") and here[1].startswith(b"+++ "):
             header.old, header.has_old = _file_name(here[0][4:]), True
             header.new, header.has_new = _file_name(here[1][4:]), True
-            self.at += 2
+            self.at.consume()
+            self.at.consume()
 
     def _hunks(self, header: _Header) -> None:
-        while self.at < len(self.lines):
-            match = _HUNK.match(self.lines[self.at])
+        while self.at.line is not None:
+            match = _HUNK.match(self.at.line)
             if match is None or not (header.has_old and header.has_new):
                 return
             header.flags.add(ChangeKind.MODIFY)
-            started = self.at + 1
-            self.at += 1
+            started = self.at.number
+            self.at.consume()
             old = 1 if match[1] is None else int(match[1])
             new = 1 if match[2] is None else int(match[2])
             self._hunk_lines(old, new, started)
 
     def _hunk_lines(self, old: int, new: int, started: int) -> None:
+        at = self.at
         while old > 0 or new > 0:
-            if self.at == len(self.lines):
+            if at.line is None:
                 if old == new <= _CHOPPED_LINES:
                     return
                 raise _Refusal(RejectReason.TRUNCATED_HUNK, f"the hunk of line {started} ends before its last line")
-            mark = self.lines[self.at].rstrip(b"\r")[:1]
-            if mark in (b" ", b""):
-                old, new = old - 1, new - 1
+            mark = at.line[:1]
+            if mark == b"+":
+                new -= 1
             elif mark == b"-":
                 old -= 1
-            elif mark == b"+":
-                new -= 1
+            elif mark == b" " or not at.line.rstrip(b"\r"):
+                old, new = old - 1, new - 1
             elif mark != b"\\":
                 raise _Refusal(RejectReason.TRUNCATED_HUNK, f"the hunk of line {started} breaks off")
             if old < 0 or new < 0:
                 raise _Refusal(RejectReason.TRUNCATED_HUNK, f"the hunk of line {started} miscounts its lines")
-            self.at += 1
-        if self.at < len(self.lines) and self.lines[self.at].startswith(b"\\"):
-            self.at += 1
+            at.consume()
+        if at.line is not None and at.line.startswith(b"\\"):
+            at.consume()
 
     def _binary(self, header: _Header) -> None:
-        if self.at == len(self.lines):
+        line = self.at.line
+        if line is None:
             return
-        line = self.lines[self.at]
         if self._note_bare_binary(line):
             header.flags.add(ChangeKind.BINARY)
-            self.at += 1
+            self.at.consume()
             return
         if line.rstrip(b"\r") != b"GIT binary patch":
             return
         header.flags.add(ChangeKind.BINARY)
-        started = self.at + 1
-        self.at += 1
+        started = self.at.number
+        self.at.consume()
         blocks = 0
-        while self.at < len(self.lines) and (block := _BINARY_BLOCK.match(self.lines[self.at])):
+        while self.at.line is not None and (block := _BINARY_BLOCK.match(self.at.line)):
             blocks += 1
             self._count_inflated(block[1])
-            self.at += 1
-            while self.at < len(self.lines) and self.lines[self.at].strip():
-                self.at += 1
-            self.at += 1  # the blank line that ends a block
+            self.at.consume()
+            while self.at.line is not None and self.at.line.strip():
+                self.at.consume()
+            self.at.consume()  # the blank line that ends a block
         if not blocks:
             self.without_data.append(started)
 
@@ -296,7 +343,7 @@ class _Reader:
         """Whether the line says that binary files differ, in place of their data."""
         bare = _BINARY_DIFFERS.match(line) is not None
         if bare:
-            self.without_data.append(self.at + 1)
+            self.without_data.append(self.at.number)
         return bare
 
 

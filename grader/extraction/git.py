@@ -25,6 +25,8 @@ CONFIG = """\
 \thooksPath = /dev/null
 \tfsmonitor = false
 \tfsync = none
+\tpackedGitWindowSize = 1m
+\tpackedGitLimit = 8m
 [diff]
 \talgorithm = myers
 \trenames = false

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import IO
 
 from grader.extraction.git import TIMEOUT_S, GitFailed, environment, make_repository, run
+from grader.patchtext import PatchText
 
 _PIECE = 1 << 18
 _DIFF = (
@@ -48,30 +49,32 @@ class Pair:
         return any(side is not None and side.has_nul for side in (self.old, self.new))
 
 
-def make_patch(pairs: Sequence[Pair], folder: Path, max_bytes: int) -> bytes | None:
+def make_patch(pairs: Sequence[Pair], folder: Path, max_bytes: int) -> PatchText | None:
     """The patch that turns every `old` into its `new`; None when it has more than `max_bytes`.
 
-    Blocking. `folder` is an empty directory for the private repository.
+    Blocking. `folder` is an empty directory for the private repository, and is not needed afterwards.
     """
     make_repository(folder)
     groups = {"text": [p for p in pairs if not p.is_binary], "binary": [p for p in pairs if p.is_binary]}
     _import(folder, _stream(groups))
     (folder / "binary").write_text("* -diff\n")
-    with tempfile.TemporaryFile(dir=folder) as spool:
+    with contextlib.ExitStack() as until_it_is_whole:
+        file = until_it_is_whole.enter_context(tempfile.TemporaryFile(dir=folder))
         for name, group in groups.items():
             if group:
                 options = ("-c", f"core.attributesFile={folder / 'binary'}") if name == "binary" else ()
-                run(folder, *options, *_DIFF, f"refs/{name}/old", f"refs/{name}/new", stdout=spool)
-        if spool.tell() > max_bytes:
+                run(folder, *options, *_DIFF, f"refs/{name}/old", f"refs/{name}/new", stdout=file)
+        if file.tell() > max_bytes:
             return None
-        spool.seek(0)
-        return spool.read()
+        until_it_is_whole.pop_all()
+        return PatchText.written(file)
 
 
 def _import(repository: Path, stream: Iterator[bytes]) -> None:
-    """Feed `git fast-import`, which keeps no more than an object or two in memory."""
+    """Feed `git fast-import`, which keeps no more than an object or two in memory. It seeks no deltas: what it writes
+    is read once."""
     with tempfile.TemporaryFile() as words:
-        command = ["git", "fast-import", "--quiet", "--done", "--date-format=raw"]
+        command = ["git", "fast-import", "--quiet", "--depth=0", "--done", "--date-format=raw"]
         try:
             process = subprocess.Popen(
                 command,

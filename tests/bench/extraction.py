@@ -7,6 +7,7 @@ measures it on a real repository, and writes both into docs/extraction.md.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import datetime
 import os
 import resource
@@ -21,17 +22,19 @@ from grader.extract import Extraction, extract
 from grader.extraction.baseline import Baseline, record
 from grader.extraction.compare import differences
 from grader.extraction.exclusions import Exclusions
-from grader.patch import Patch, parse
+from grader.patch import EMPTY, Patch, parse
 from sandbox import LocalConfig, Provider, Sandbox, SandboxSpec, open_provider
 from sandbox.local.scratch import default_state_dir
 from sandbox.local.store import ImageStore
 from sandbox.manifest import Kind, Manifest
 from tests.grader.edits import EDITS, Edit, write_tree
+from tests.grader.growth import peak_kib
 from tests.grader.tasks import Seeded
 
 PAGE = Path("docs/extraction.md")
 SPEC = SandboxSpec(image="host")
 STEP_S = 10
+LOOK_S = 0.002
 HUGE = {"a sparse file of a terabyte"}
 """No copy of the tree can be made in sensible time."""
 
@@ -147,7 +150,7 @@ async def _judged(fresh: Sandbox, baseline: Baseline, patch: bytes, root: str, w
     if not isinstance(parsed, Patch):
         return "refused"
     await fresh.run(f"mkdir -p /copies && cp -a /testbed {root}", timeout_s=60, session="judge")
-    applied = await apply.apply(fresh, parsed, Patch(b"", ()), workdir=root, base_commit="HEAD")
+    applied = await apply.apply(fresh, parsed, EMPTY, workdir=root, base_commit="HEAD")
     if not isinstance(applied, apply.Applied):
         return "refused"
     given = await fresh.baseline(root)
@@ -207,7 +210,7 @@ async def times(rounds: int = 7) -> list[str]:
             extraction = await extract(box, baseline, provider)
             walls.append(asyncio.get_running_loop().time() - began)
             assert extraction.faithful, extraction.differences
-    spent = [float((await _apart("--spent", images[0].digest, str(count)))[0]) for count in (1, 1 + rounds)]
+    spent = [float((await _apart("--spent", images[0].digest, str(count)))[0][0]) for count in (1, 1 + rounds)]
     phases = ", ".join(f"{name} {seconds * 1000:.0f} ms" for name, seconds in extraction.phases_s.items())
     return [
         f"{images[0].name}: {len(baseline.manifest)} paths, {size / 1e6:.0f} MB. The agent changed "
@@ -222,12 +225,50 @@ async def times(rounds: int = 7) -> list[str]:
     ]
 
 
-async def _apart(*arguments: str) -> list[str]:
-    """The last line's words of this module, run with these arguments in a process of its own."""
+async def _apart(*arguments: str) -> tuple[list[str], _Gits]:
+    """The last words of this module, run with these arguments in a process of its own, and what its gits took."""
     command = (sys.executable, "-m", "tests.bench.extraction", *arguments)
     ran = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE)
-    said, _ = await ran.communicate()
-    return said.decode().splitlines()[-1].split()
+    told = asyncio.create_task(ran.communicate())
+    gits = _Gits()
+    while not told.done():
+        gits.look(ran.pid)
+        await asyncio.sleep(LOOK_S)
+    said, _ = await told
+    return said.decode().splitlines()[-1].split(), gits
+
+
+@dataclass
+class _Gits:
+    """The most memory (KiB) that a git of a process's had: by looking at the peaks of those that run."""
+
+    here: int = 0
+    in_sandboxes: int = 0
+
+    def look(self, pid: int) -> None:
+        """`pid` runs git on this host itself; those further down are a sandbox's."""
+        for child in _children(pid):
+            self.here = max(self.here, _git_peak_kib(child))
+            below = _children(child)
+            while below:
+                self.in_sandboxes = max(self.in_sandboxes, *map(_git_peak_kib, below))
+                below = [each for one in below for each in _children(one)]
+
+
+def _children(pid: int) -> list[int]:
+    found: list[int] = []
+    with contextlib.suppress(OSError):  # it has ended
+        for task in Path(f"/proc/{pid}/task").iterdir():
+            found += map(int, (task / "children").read_text().split())
+    return found
+
+
+def _git_peak_kib(pid: int) -> int:
+    with contextlib.suppress(OSError):
+        status = Path(f"/proc/{pid}/status").read_text(errors="replace")
+        if status.startswith("Name:\tgit\n") and "VmHWM:" in status:
+            return int(status.partition("VmHWM:")[2].split()[0])
+    return 0
 
 
 async def _spent(image: str, rounds: str) -> None:
@@ -241,27 +282,40 @@ async def _spent(image: str, rounds: str) -> None:
     print(sum(usage.ru_utime + usage.ru_stime for usage in usages))
 
 
+CARRIED = (
+    ("1 file of 1 MB", "head -c 1000000 /dev/urandom >a"),
+    ("24 files of 1 MB", "for i in $(seq 24); do head -c 1000000 /dev/urandom >f$i; done"),
+    ("24 files of 1 MB, text", "for i in $(seq 24); do head -c 740000 /dev/urandom | base64 >f$i; done"),
+    ("1 file of 15 MB", "head -c 15000000 /dev/urandom >a"),
+    ("1 file of 15 MB, text", "head -c 11100000 /dev/urandom | base64 >a"),
+    ("1 file of 15 MB, one line", "head -c 11100000 /dev/urandom | base64 -w 0 >a"),
+)
+
+
 async def _memory(image: str) -> list[str]:
-    """Peak memory of this process and its largest child, by what is carried."""
-    rows = ["| what is carried | this process, peak | its largest child, peak |", "| --- | ---: | ---: |"]
-    for name, command in (
-        ("1 file of 100 kB", "head -c 100000 /dev/urandom >a"),
-        ("150 files of 100 kB", "for i in $(seq 150); do head -c 100000 /dev/urandom >f$i; done"),
-        ("1 file of 15 MB", "head -c 15000000 /dev/urandom >a"),
-    ):
-        own, child = await _apart("--memory", image, command)
-        rows.append(f"| {name} | {int(own) / 1024:.0f} MB | {int(child) / 1024:.0f} MB |")
+    """What an extraction takes, by what is carried."""
+    rows = [
+        "| what is carried | this process, before | its growth | git on this host, peak | git in the sandbox, peak |",
+        "| --- | ---: | ---: | ---: | ---: |",
+    ]
+    for name, command in CARRIED:
+        peaks, gits = await _apart("--memory", image, command)
+        before, after = map(int, peaks)
+        shown = [f"{kib / 1024:.0f} MB" for kib in (before, after - before, gits.here, gits.in_sandboxes)]
+        rows.append(f"| {name} | {' | '.join(shown)} |")
     return rows
 
 
 async def _one(image: str, command: str) -> None:
+    """Print the peak of this process, in KiB, before and after an extraction of what `command` makes."""
     async with open_provider(LocalConfig()) as provider, provider.sandbox(SandboxSpec(image=image)) as box:
         baseline = await record(box, "/testbed")
         await box.run(f"cd /testbed && {command}", timeout_s=120)
+        before = peak_kib()
         extraction = await extract(box, baseline, provider)
         assert extraction.faithful, extraction.differences
-    peaks = [resource.getrusage(who).ru_maxrss for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
-    print(*peaks)
+        after = peak_kib()
+    print(before, after)
 
 
 def put(section: str, lines: list[str]) -> None:

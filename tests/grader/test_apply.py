@@ -100,6 +100,39 @@ async def test_a_full_disk_refuses_no_patch(tmp_path: Path) -> None:
                 await applied(box, repo, patch, test_patch)
 
 
+def _much(repo: Repo) -> bytes:
+    """A patch of 3 MiB that mends the fault, too."""
+    lines = b"".join(b"+%063d\n" % number for number in range(49_152))
+    head = b"diff --git a/much b/much\nnew file mode 100644\n--- /dev/null\n+++ b/much\n@@ -0,0 +1,49152 @@\n"
+    return head + lines + repo.reference
+
+
+async def test_a_large_patch_is_applied_as_a_small_one_is(tmp_path: Path) -> None:
+    """A patch that goes in pieces takes the same rung, byte for byte, and leaves nothing of ours behind."""
+    async with toy(tmp_path) as (repo, provider), provider.sandbox(SandboxSpec(image="host")) as box:
+        patch = _much(repo)
+        result = await applied(box, repo, patch)
+        assert result == apply.Applied(apply.Rung.GIT_APPLY, ("tests/test_other.py", "tests/test_sums.py"))
+        assert await own_tests_in_place(box)
+        assert b"".join(b"%063d\n" % number for number in range(49_152)) == await box.read("/testbed/much")
+        assert await shell(box, "ls -A /tmp; git status --porcelain --ignored") == (
+            b" M sums.py\n M tests/test_sums.py\n?? much\n?? tests/test_other.py\n"
+        )
+        refused = await applied(box, repo, patch + REFUSED_EVERYWHERE)
+        assert isinstance(refused, apply.PatchRefused)
+        assert b"" == await shell(box, "ls -A /tmp")
+
+
+async def test_a_full_disk_takes_no_large_patch(tmp_path: Path) -> None:
+    """A large patch that finds no room is the sandbox's trouble, and is never cut."""
+    async with toy(tmp_path) as (repo, provider), provider.sandbox(SandboxSpec(image="host")) as box:
+        await shell(
+            box, "rm -rf /tmp; ln -s /dev/shm /tmp; cat /dev/zero >/dev/shm/fill; truncate -s -1500K /dev/shm/fill"
+        )
+        with pytest.raises(SandboxError, match=r"did not take the patch; make room.*No space left"):
+            await applied(box, repo, _much(repo))
+
+
 async def test_without_the_patch_program_only_what_it_would_refuse_too_is_rejected(tmp_path: Path) -> None:
     """What git refuses is nobody's rejected patch in an image that lacks `patch`, unless a file is not there."""
     async with toy(tmp_path) as (repo, provider), provider.sandbox(SandboxSpec(image="host")) as box:

@@ -15,7 +15,7 @@ from grader.extract import Extraction, extract
 from grader.extraction.baseline import record
 from grader.extraction.compare import What
 from grader.extraction.exclusions import Exclusions, excluded_at
-from grader.patch import Patch, parse
+from grader.patch import EMPTY, Patch, parse
 from sandbox import LocalConfig, Provider, Sandbox, SandboxSpec, open_provider
 from tests.grader.edits import EDITS, Edit, seen, write_tree
 from tests.grader.tasks import Seeded
@@ -65,7 +65,7 @@ async def silently_wrong(trees: Trees, ships: str, box: Sandbox, extraction: Ext
         tracked = (await record(fresh, "/testbed")).tracked
         patch = parse(extraction.patch or b"")
         assert isinstance(patch, Patch), patch
-        applied = await apply.apply(fresh, patch, Patch(b"", ()), workdir="/testbed", base_commit="HEAD")
+        applied = await apply.apply(fresh, patch, EMPTY, workdir="/testbed", base_commit="HEAD")
         assert isinstance(applied, apply.Applied), applied
         given = await seen(fresh)
     pattern = Exclusions().pattern()

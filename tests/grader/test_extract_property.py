@@ -144,8 +144,8 @@ def test_a_patch_turns_one_side_into_the_other(sides: dict[bytes, tuple[Side | N
         for pair in pairs:
             if pair.old is not None:
                 _place(tree, pair.path, pair.old)
-        if patch:
-            Path(folder, "patch").write_bytes(patch)
+        if patch.size:
+            Path(folder, "patch").write_bytes(patch.read())
             subprocess.run(["git", "apply", "../patch"], cwd=tree, check=True, capture_output=True)
         for pair in pairs:
             assert pair.new == _held(tree, pair.path)

@@ -118,6 +118,9 @@ def test_stripping_leaves_the_rest_byte_for_byte() -> None:
     prose = parse(b"Dear reader,\n" + patch("conftest.py").data + b"-- \n" + patch("a.py").data)
     assert isinstance(prose, Patch)
     assert b"Dear reader,\n-- \n" + patch("a.py").data == without(prose, {b"conftest.py"}).data
+    cut = parse(whole.data.removesuffix(b"\n"))
+    assert isinstance(cut, Patch)
+    assert patch("a.py", "b.py").data.removesuffix(b"\n") == without(cut, {b"conftest.py"}).data
     assert (b"", ()) == ((empty := without(patch("conftest.py"), {b"conftest.py"})).data, empty.changes)
 
 
