@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import secrets
 import ssl
 import urllib.request
 from base64 import b64decode
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,25 @@ from sandbox.testing import Subject
 CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "sandman-grader" / "kube"
 FAST = PacingConfig(creates_per_s=50, burst=25)
 KUBE_DIR = Path(os.environ.get("KUBE_DIR") or CACHE)
+
+
+@contextmanager
+def cluster_held(*, exclusively: bool = False) -> Iterator[None]:
+    """Among the tests that run at the same time: the cluster of `up` is not stopped in part by another one meanwhile;
+    `exclusively`: no other one uses it."""
+    if not (KUBE_DIR / "run").is_dir():
+        yield
+        return
+    with (KUBE_DIR / "run" / "tests.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX if exclusively else fcntl.LOCK_SH)
+        yield
+
+
+@pytest.fixture(autouse=True)
+def undisturbed() -> Iterator[None]:
+    """Each test of this folder has the cluster whole."""
+    with cluster_held():
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -100,6 +100,12 @@ class Room:
         for running in self.started:
             running.kill()
 
+    def janitor(self) -> None:
+        """`grader janitor` in this room's namespace."""
+        where = ["--namespace", self.provider["namespace"], "--kubeconfig", self.provider["kubeconfig"]]
+        command = [sys.executable, "-m", "grader.cli", "janitor", "--provider", "kubernetes", *where]
+        subprocess.run(command, check=True, capture_output=True, timeout=120)
+
     def told(self) -> str:
         """What the commands have said on stderr so far."""
         return (self.folder / "log").read_text(errors="replace")

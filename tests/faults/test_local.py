@@ -55,9 +55,9 @@ def room(tmp_path: Path, built: Built) -> Iterator[Callable[..., Room]]:
     assert [] == leftovers(state)
 
 
-@pytest.mark.parametrize("kill", [kill_outer, kill_first], ids=["sandbox killed", "execd killed"])
+@pytest.mark.parametrize(("fault", "kill"), [("sandbox killed", kill_outer), ("execd killed", kill_first)])
 def test_a_kill_in_mid_suite_costs_an_attempt_and_no_verdict(
-    room: Callable[..., Room], kill: Callable[[Seen], None], request: pytest.FixtureRequest
+    room: Callable[..., Room], fault: str, kill: Callable[[Seen], None]
 ) -> None:
     """Each patch's first sandbox is killed beside its suite; each gets its right verdict in a second one, and the cause
     of the first is on record."""
@@ -69,22 +69,21 @@ def test_a_kill_in_mid_suite_costs_an_attempt_and_no_verdict(
     assert 3 == len(striker.struck)
     assert all(row.evidence.failures[0].startswith("SandboxLost") for row in rows)
     assert all("killed by signal 9" in row.evidence.failures[0] for row in rows)
-    note(request, "local", rows)
+    note(fault, "local", rows)
 
 
-def test_kills_that_do_not_end_leave_no_verdict(room: Callable[..., Room], request: pytest.FixtureRequest) -> None:
+@pytest.mark.long
+def test_kills_that_do_not_end_leave_no_verdict(room: Callable[..., Room]) -> None:
     """When every sandbox is killed nobody gets a score, and each row names the signal."""
     one = room(limits={"attempts": 2})
 
     with Striker(one.asleep, kill_first, most=99):
         rows = check_none_has_a_verdict(one.start().wait(60), "killed by signal 9", attempts=2)
 
-    note(request, "local", rows)
+    note("execd killed, each time", "local", rows)
 
 
-def test_tests_that_are_killed_for_memory_are_no_failed_tests(
-    room: Callable[..., Room], request: pytest.FixtureRequest
-) -> None:
+def test_tests_that_are_killed_for_memory_are_no_failed_tests(room: Callable[..., Room]) -> None:
     """A suite that outgrows its memory limit has no verdict, by the kernel's counter, though its sandbox lives on."""
     if not any("memory" in hierarchy.controllers for hierarchy in find_hierarchies()):
         pytest.skip("no memory cgroup can be made here, so no limit can be exceeded")
@@ -97,7 +96,7 @@ def test_tests_that_are_killed_for_memory_are_no_failed_tests(
 
     rows = check_none_has_a_verdict(one.start().wait(60), "OutOfMemory", attempts=2)
 
-    note(request, "local", rows)
+    note("out of memory", "local", rows)
 
 
 # -- disk --------------------------------------------------------------------------------------------------------------
@@ -131,7 +130,7 @@ def fill(disk: Path) -> Path:
     return file
 
 
-def test_a_suite_that_fills_the_disk_has_no_verdict(room: Callable[..., Room], request: pytest.FixtureRequest) -> None:
+def test_a_suite_that_fills_the_disk_has_no_verdict(room: Callable[..., Room]) -> None:
     """Tests that find no room fail for want of it: no verdict, and the disk is named. Until a sandbox's files are
     removed there is no room for another either."""
     one = room(
@@ -144,10 +143,10 @@ def test_a_suite_that_fills_the_disk_has_no_verdict(room: Callable[..., Room], r
         rows = check_none_has_a_verdict(one.start().wait(60), "disk was full|No space left on device")
 
     assert any("disk was full" in cause for row in rows for cause in row.evidence.failures)
-    note(request, "local", rows)
+    note("disk filled by the suite", "local", rows)
 
 
-def test_a_disk_that_others_fill_costs_no_verdict(room: Callable[..., Room], request: pytest.FixtureRequest) -> None:
+def test_a_disk_that_others_fill_costs_no_verdict(room: Callable[..., Room]) -> None:
     """The provider's disk fills up beside the suites: no score. Once there is room the same command goes on."""
     one = room(before=NEEDS_DISK)
 
@@ -161,8 +160,8 @@ def test_a_disk_that_others_fill_costs_no_verdict(room: Callable[..., Room], req
         assert 4 == ended.status
         first = one.rows()
         assert all("disk" in " ".join(row.evidence.failures) for row in first), [row.evidence.failures for row in first]
-        note(request, "local", first)
-        note(request, "local", check_all_right(one.start().wait(60), attempts=1), then="the same command again")
+        note("disk filled by others", "local", first)
+        note("disk filled by others", "local", check_all_right(one.start().wait(60), attempts=1), then=True)
 
 
 # -- network -----------------------------------------------------------------------------------------------------------
@@ -184,9 +183,9 @@ def on_a_network_of_its_own(one: Room) -> Iterator[Callable[[Running, str], None
     yield turn
 
 
-def test_a_short_cut_of_the_network_costs_nothing(room: Callable[..., Room], request: pytest.FixtureRequest) -> None:
+def test_a_short_cut_of_the_network_costs_nothing(room: Callable[..., Room]) -> None:
     """The way to the sandboxes is cut while the suites end: their results come afterwards, no test runs twice."""
-    one = room()
+    one = room(sleep_s=3)
 
     with on_a_network_of_its_own(one) as turn:
         running = one.start()
@@ -196,45 +195,46 @@ def test_a_short_cut_of_the_network_costs_nothing(room: Callable[..., Room], req
         turn(running, "up")
         rows = check_all_right(running.wait(60), attempts=1)
 
-    note(request, "local", rows)
+    note("network cut for seconds", "local", rows)
 
 
 @pytest.mark.long
-def test_a_long_cut_of_the_network_costs_sandboxes(room: Callable[..., Room], request: pytest.FixtureRequest) -> None:
-    """A way that stays cut loses the sandboxes behind it; once it is open again new ones give the right verdicts."""
-    one = room(limits={"attempts": 4})
+def test_a_long_cut_of_the_network_costs_sandboxes(room: Callable[..., Room]) -> None:
+    """A way that stays cut for more than a minute loses the sandboxes behind it; once it is open again new ones give
+    the right verdicts."""
+    one = room(sleep_s=3, limits={"attempts": 4})
 
     with on_a_network_of_its_own(one) as turn:
         running = one.start()
         wait_for_sandboxes(one.asleep, 3)
         turn(running, "down")
-        time.sleep(60)
+        time.sleep(95)
         turn(running, "up")
         rows = check_all_right(running.wait(120))
 
-    assert all(1 < row.evidence.attempts for row in rows)
+    assert all(1 < row.evidence.attempts for row in rows), [row.evidence.attempts for row in rows]
     assert all(row.evidence.failures[0].startswith("SandboxLost") for row in rows)
-    note(request, "local", rows)
+    note("network cut for more than a minute", "local", rows)
 
 
 # -- image, grader -----------------------------------------------------------------------------------------------------
 
 
-def test_a_missing_image_costs_no_verdict(room: Callable[..., Room], request: pytest.FixtureRequest) -> None:
+def test_a_missing_image_costs_no_verdict(room: Callable[..., Room]) -> None:
     """Nobody gets a score of an image that is not there, at the first try; once it is there, the same command."""
     one = room(sleep_s=0)
     images = Path(one.provider["state_dir"]) / "images"
     images.rename(images.with_name("elsewhere"))
     images.mkdir()
 
-    note(request, "local", check_none_has_a_verdict(one.start().wait(60), "ImageError", attempts=1))
+    note("image missing", "local", check_none_has_a_verdict(one.start().wait(60), "ImageError", attempts=1))
 
     images.rmdir()
     images.with_name("elsewhere").rename(images)
-    note(request, "local", check_all_right(one.start().wait(60), attempts=1), then="the same command again")
+    note("image missing", "local", check_all_right(one.start().wait(60), attempts=1), then=True)
 
 
-def test_a_grader_that_is_killed_goes_on(room: Callable[..., Room], request: pytest.FixtureRequest) -> None:
+def test_a_grader_that_is_killed_goes_on(room: Callable[..., Room]) -> None:
     """kill -9 takes the sandboxes along; the same command grades what has no verdict, and nothing twice."""
     one = room(limits={"concurrency": 2})
 
@@ -252,7 +252,7 @@ def test_a_grader_that_is_killed_goes_on(room: Callable[..., Room], request: pyt
     rows = check_all_right(one.start().wait(60), attempts=1)
 
     assert 3 == len(rows) == len(one.rows())
-    note(request, "local", rows)
+    note("grader killed with SIGKILL, same command again", "local", rows)
 
 
 def _decided(one: Room) -> list[Grading]:

@@ -1,0 +1,241 @@
+"""The test cluster as its administrator sees it, with a client that shares nothing with the provider's; and the toy
+task's image on its node."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import os
+import secrets
+import signal
+import ssl
+import subprocess
+import tarfile
+import threading
+import time
+import urllib.error
+import urllib.request
+from base64 import b64decode
+from collections.abc import Iterator
+from hashlib import sha256
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from tests.cluster.conftest import KUBE_DIR
+
+JSON = dict[str, Any]
+RUN_DIR = KUBE_DIR / "run"
+
+
+class Admin:
+    """Calls to the API server. Raises `urllib.error.URLError`, of which `HTTPError` is one."""
+
+    def __init__(self, kubeconfig: Path) -> None:
+        self.kubeconfig = kubeconfig
+        document = yaml.safe_load(kubeconfig.read_text())
+        cluster, user = document["clusters"][0]["cluster"], document["users"][0]["user"]
+        self._server, self._token = cluster["server"], user["token"]
+        self._tls = ssl.create_default_context(cadata=b64decode(cluster["certificate-authority-data"]).decode())
+
+    def call(self, method: str, path: str, body: JSON | None = None, *, timeout_s: float = 15) -> JSON:
+        request = urllib.request.Request(
+            self._server + path,
+            method=method,
+            data=None if body is None else json.dumps(body).encode(),
+            headers={"Authorization": f"Bearer {self._token}", "Content-Type": "application/json"},
+        )
+        with urllib.request.urlopen(request, context=self._tls, timeout=timeout_s) as answer:
+            return dict(json.load(answer))
+
+    def pods(self, namespace: str) -> list[JSON]:
+        return list(self.call("GET", f"/api/v1/namespaces/{namespace}/pods")["items"])
+
+    def delete_pod(self, namespace: str, name: str) -> None:
+        """At once, as somebody who cleans up would."""
+        with contextlib.suppress(urllib.error.HTTPError):
+            self.call("DELETE", f"/api/v1/namespaces/{namespace}/pods/{name}", {"gracePeriodSeconds": 0})
+
+    @contextlib.contextmanager
+    def namespace(self) -> Iterator[str]:
+        """One of the test's own."""
+        name = f"sandman-test-{secrets.token_hex(5)}"
+        self.call("POST", "/api/v1/namespaces", {"metadata": {"name": name}})
+        try:
+            deadline = time.monotonic() + 30
+            while True:  # pods are admitted only once it has its service account
+                try:
+                    self.call("GET", f"/api/v1/namespaces/{name}/serviceaccounts/default")
+                    break
+                except urllib.error.HTTPError:
+                    assert time.monotonic() < deadline
+                    time.sleep(0.1)
+            yield name
+        finally:
+            self.call("DELETE", f"/api/v1/namespaces/{name}")
+
+    def answers(self) -> bool:
+        try:
+            self.call("GET", "/readyz/ping", timeout_s=3)
+        except ValueError:  # it says `ok`, which is no JSON
+            return True
+        except OSError:
+            return False
+        return True
+
+
+# -- the programs of tests/cluster/up ----------------------------------------------------------------------------------
+
+
+def pid_of(name: str) -> int:
+    """Of a program that `up` started."""
+    return int((RUN_DIR / f"{name}.pid").read_text())
+
+
+@contextlib.contextmanager
+def standing_still(name: str) -> Iterator[None]:
+    """The program neither answers nor ends, for the length of the `with`."""
+    pid = pid_of(name)
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        os.kill(pid, signal.SIGCONT)
+
+
+@contextlib.contextmanager
+def killed(name: str) -> Iterator[None]:
+    """The program is killed, and started again as it was at the end of the `with`."""
+    pid = pid_of(name)
+    command = [os.fsdecode(word) for word in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[:-1]]
+    os.kill(pid, signal.SIGKILL)
+    try:
+        yield
+    finally:
+        with (KUBE_DIR / "log" / f"{name}.log").open("ab") as log:
+            again = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True, cwd="/"
+            )
+        (RUN_DIR / f"{name}.pid").write_text(f"{again.pid}\n")
+        again.returncode = 0  # it outlives us, and is none of our business any more
+
+
+# -- network -----------------------------------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def cut_off(addresses: list[str]) -> Iterator[None]:
+    """Nothing gets from this host to these pods or back, for the length of the `with`; by a table of our own."""
+    table = f"sandman_faults_{secrets.token_hex(4)}"
+    pods = ", ".join(addresses)
+    rules = f"""
+        table ip {table} {{
+            chain to {{ type filter hook output priority -10; ip daddr {{ {pods} }} drop; }}
+            chain from {{ type filter hook input priority -10; ip saddr {{ {pods} }} drop; }}
+        }}"""
+    subprocess.run(["nft", "-f", "-"], input=rules.encode(), check=True)
+    try:
+        yield
+    finally:
+        subprocess.run(["nft", "delete", "table", "ip", table], check=True)
+
+
+# -- images ------------------------------------------------------------------------------------------------------------
+
+
+def ctr(*words: str) -> str:
+    command = ["ctr", "-a", str(RUN_DIR / "containerd.sock"), "-n", "k8s.io", *words]
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout
+
+
+@contextlib.contextmanager
+def a_registry_without_images() -> Iterator[str]:
+    """A registry of this host's that knows no image; its name in references."""
+
+    class Answer(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            found = self.path in {"/v2", "/v2/"}
+            error = {"code": "MANIFEST_UNKNOWN", "message": "manifest unknown"}
+            body = json.dumps({} if found else {"errors": [error]}).encode()
+            self.send_response(200 if found else 404)
+            self.send_header("Content-Type", "application/json")
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            if self.command == "GET":
+                self.wfile.write(body)
+
+        do_HEAD = do_GET
+
+        def log_message(self, *_: object) -> None:
+            """Nobody reads it."""
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Answer) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            yield f"localhost:{server.server_port}"
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+def load_toy(repo: Path, folder: Path) -> tuple[str, str]:
+    """Put the repository on top of the node's Python image, at /testbed; the new image's name and digest."""
+    name = f"localhost/sandman-faults-{secrets.token_hex(4)}"
+    archive = folder / "toy.tar"
+    _add_layer(KUBE_DIR / "images" / "py.tar", _layer(repo), f"{name}:1", archive)
+    ctr("images", "import", str(archive))
+    archive.unlink()
+    digest = next(line.split()[2] for line in ctr("images", "ls", f"name=={name}:1").splitlines()[1:])
+    ctr("images", "tag", f"{name}:1", f"{name}@{digest}")
+    return name, digest
+
+
+def forget(name: str, digest: str) -> None:
+    """Take an image of `load_toy` away again."""
+    ctr("images", "rm", f"{name}:1", f"{name}@{digest}")
+
+
+def _layer(repo: Path) -> bytes:
+    out = io.BytesIO()
+    with tarfile.open(fileobj=out, mode="w") as tar:
+        tar.add(repo, "testbed", filter=_by_root)
+    return out.getvalue()
+
+
+def _by_root(member: tarfile.TarInfo) -> tarfile.TarInfo:
+    member.uid = member.gid = 0
+    member.uname = member.gname = "root"
+    return member
+
+
+def _add_layer(below: Path, layer: bytes, name: str, out: Path) -> None:
+    """The docker archive `below` with one more layer."""
+    digest = sha256(layer).hexdigest()
+    with tarfile.open(below) as source, tarfile.open(out, "w") as target:
+
+        def put(path: str, data: bytes) -> None:
+            member = tarfile.TarInfo(path)
+            member.size = len(data)
+            target.addfile(member, io.BytesIO(data))
+
+        (manifest,) = json.loads(_read(source, "manifest.json"))
+        config = json.loads(_read(source, manifest["Config"]))
+        for path in manifest["Layers"]:
+            target.addfile(source.getmember(path), source.extractfile(path))
+        config["rootfs"]["diff_ids"].append(f"sha256:{digest}")
+        text = json.dumps(config).encode()
+        config_name = f"{sha256(text).hexdigest()}.json"
+        put(f"{digest}/layer.tar", layer)
+        put(config_name, text)
+        layers = [*manifest["Layers"], f"{digest}/layer.tar"]
+        put("manifest.json", json.dumps([{"Config": config_name, "RepoTags": [name], "Layers": layers}]).encode())
+
+
+def _read(archive: tarfile.TarFile, name: str) -> bytes:
+    file = archive.extractfile(name)
+    assert file is not None
+    return file.read()
