@@ -10,12 +10,11 @@ from __future__ import annotations
 
 import io
 import re
-from collections import deque
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
-from grader.patchtext import PatchText
+from grader.patchtext import Lines, PatchText
 
 
 class ChangeKind(StrEnum):
@@ -178,37 +177,11 @@ class _Header:
         return None
 
 
-class _Lines:
-    """The line at hand, and a look at those behind it."""
-
-    def __init__(self, text: PatchText) -> None:
-        self._rest = text.lines()
-        self._ahead: deque[bytes] = deque()
-        self.line = next(self._rest, None)
-        """None: all have been consumed."""
-        self.number = 1
-        self.offset = 0
-        """Where it starts in the text."""
-
-    def consume(self) -> None:
-        """Go on to the next line."""
-        if self.line is not None:
-            self.offset += len(self.line) + 1
-            self.number += 1
-            self.line = self._ahead.popleft() if self._ahead else next(self._rest, None)
-
-    def next(self, count: int) -> list[bytes]:
-        """The line at hand and those behind it, `count` in all where there are so many."""
-        while len(self._ahead) < count - 1 and (line := next(self._rest, None)) is not None:
-            self._ahead.append(line)
-        return [] if self.line is None else [self.line, *self._ahead][:count]
-
-
 class _Reader:
     """One pass over the lines; each method consumes what it has recognised."""
 
     def __init__(self, text: PatchText) -> None:
-        self.at = _Lines(text)
+        self.at = Lines(text)
         self.without_data: list[int] = []
         self.inflated = 0
         self.section = (0, 0)

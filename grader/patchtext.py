@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import os
 import weakref
+from collections import deque
 from collections.abc import Iterator
 from typing import IO
 
@@ -17,7 +18,7 @@ from grader.extraction.host import HostFailed
 
 PIECE = 1 << 20
 """Bytes that are little enough to be held at once, and some times over."""
-_LINES = 1 << 16
+_LINES_OF = 1 << 16
 """Bytes whose lines are held at once: a short line takes many times its length."""
 
 
@@ -72,7 +73,7 @@ class PatchText:
     def lines(self) -> Iterator[bytes]:
         """The lines without their newlines. No more than a line and a small piece is in memory."""
         begun: list[bytes] = []
-        for piece in self.pieces(size=_LINES):
+        for piece in self.pieces(size=_LINES_OF):
             first, *whole = piece.split(b"\n")
             begun.append(first)
             if whole:
@@ -92,3 +93,29 @@ class PatchText:
         if len(data) != count:
             raise HostFailed("a patch has lost bytes on this host's disk; look at it")
         return data
+
+
+class Lines:
+    """A text's lines one after the other: the line at hand, and a look at those behind it."""
+
+    def __init__(self, text: PatchText) -> None:
+        self._rest = text.lines()
+        self._ahead: deque[bytes] = deque()
+        self.line = next(self._rest, None)
+        """None: all have been consumed."""
+        self.number = 1
+        self.offset = 0
+        """Where it starts in the text."""
+
+    def consume(self) -> None:
+        """Go on to the next line."""
+        if self.line is not None:
+            self.offset += len(self.line) + 1
+            self.number += 1
+            self.line = self._ahead.popleft() if self._ahead else next(self._rest, None)
+
+    def next(self, count: int) -> list[bytes]:
+        """The line at hand and those behind it, `count` in all where there are so many."""
+        while len(self._ahead) < count - 1 and (line := next(self._rest, None)) is not None:
+            self._ahead.append(line)
+        return [] if self.line is None else [self.line, *self._ahead][:count]

@@ -70,7 +70,7 @@ def test_a_patch_is_read_the_same_wherever_its_pieces_end(data: bytes, size: int
     """What a patch is parsed to, and what is left of it without a path, does not depend on how its bytes come."""
     expected = parse(data)
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(patchtext, "_LINES", size)
+        patched.setattr(patchtext, "_LINES_OF", size)
         found = parse(in_a_file(data))
         assert expected == found
         if isinstance(expected, Patch) and isinstance(found, Patch):
