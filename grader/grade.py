@@ -194,6 +194,8 @@ class _Route:
             end = await self._graded(box, ready)
             if end.cause is None and end.outcome is not Outcome.RESOLVED:
                 await refuse_after_memory_kills(box, kills, exit_code=self.seen.get("suite_exit_code"))
+                if box.trouble is not None:
+                    raise SandboxError(f"what the tests said does not count: {box.trouble}")
             self.end = end
             left = time.monotonic()
         self.phases_s["stop"] = time.monotonic() - left

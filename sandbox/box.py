@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from sandbox.client import ExecdClient
@@ -28,10 +28,15 @@ class DaemonSandbox:
     ended_because: Callable[[], str | None]
     """The cause of its end; None while it runs."""
     find_neighbour: Callable[[], tuple[str, int] | None]
+    find_trouble: Callable[[], str | None] = field(default=lambda: None, kw_only=True)
 
     @property
     def neighbour(self) -> tuple[str, int] | None:
         return self.find_neighbour()
+
+    @property
+    def trouble(self) -> str | None:
+        return self.find_trouble()
 
     async def run(
         self,

@@ -48,6 +48,12 @@ class Sandbox(Protocol):
         unless egress is open. None: there is no other."""
         ...
 
+    @property
+    def trouble(self) -> str | None:
+        """What the provider saw happen around this sandbox while it lived, without ending it, of a kind that may fail
+        commands inside: the disk that it shares was full. A sentence that ends with what to do. None: nothing."""
+        ...
+
     async def run(
         self,
         command: str | bytes,

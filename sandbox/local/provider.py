@@ -28,6 +28,7 @@ from sandbox.client import ExecdClient
 from sandbox.errors import CreateError
 from sandbox.local import host
 from sandbox.local.cell import Cell, Request
+from sandbox.local.disk import DiskWatch
 from sandbox.local.image import StoredImage
 from sandbox.local.limits import choose_cpus
 from sandbox.local.process import SandboxProcess
@@ -89,12 +90,15 @@ class LocalProvider:
             raise
         self._remover = ThreadPoolExecutor(max_workers=2, thread_name_prefix="sandman-remove")
         self._later(self._remover.submit(self._sweep))
+        self._disk = DiskWatch(self.state_dir)
+        self._looking = asyncio.get_running_loop().create_task(self._disk.follow(), name="disk of the sandboxes")
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         site, self._site = self._open_site(), None
+        self._looking.cancel()
         for ticket in list(self._tickets):
             ticket.release()
         try:
@@ -244,11 +248,18 @@ class LocalProvider:
             client,
             cell.ended_because,
             lambda: self._neighbour_of(ticket),
+            find_trouble=lambda: self._trouble_since(cell.started_at),
         )
 
     def _neighbour_of(self, ticket: LocalTicket) -> tuple[str, int] | None:
         others = (cell for sandbox_id, cell in self._cells.items() if sandbox_id != ticket.sandbox_id)
         return next(((cell.host, cell.port) for cell in others if cell.ended_because() is None), None)
+
+    def _trouble_since(self, at: float) -> str | None:
+        self._disk.look()
+        if not self._disk.was_full_since(at):
+            return None
+        return f"the disk of its sandboxes ({self.state_dir}) was full meanwhile; make room there"
 
     async def _watch(self, ticket: LocalTicket, cell: Cell) -> None:
         """Wait for the caller's release; end the sandbox when its lifetime is over."""

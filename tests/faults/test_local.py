@@ -6,6 +6,7 @@ In each row a good, a bad and an empty patch are in flight when the fault strike
 from __future__ import annotations
 
 import contextlib
+import secrets
 import shutil
 import subprocess
 import time
@@ -162,6 +163,25 @@ def test_a_disk_that_others_fill_costs_no_verdict(room: Callable[..., Room]) -> 
         assert all("disk" in " ".join(row.evidence.failures) for row in first), [row.evidence.failures for row in first]
         note("disk filled by others", "local", first)
         note("disk filled by others", "local", check_all_right(one.start().wait(60), attempts=1), then=True)
+
+
+def test_a_disk_that_others_fill_for_a_moment_costs_an_attempt(room: Callable[..., Room]) -> None:
+    """Tests find the provider's disk full, and there is room again before they have ended: what they said does not
+    count, and a second sandbox gives the verdict."""
+    mark = f"{secrets.randbelow(10**8):08}"
+    after_it = f"3.{mark}"
+    one = room(mark=mark, before=f"head -c 2000000 /dev/zero > scratch || {{ sleep {after_it}; exit 1; }}")
+
+    with on_a_small_disk(one, 96) as way:
+        running = one.start()
+        wait_for_sandboxes(one.asleep, 3)
+        others = fill(way(running))
+        wait_for_sandboxes(f"sleep\0{after_it}\0".encode(), 3)
+        others.unlink()
+        rows = check_all_right(running.wait(60), attempts=2)
+
+    assert all("was full meanwhile" in row.evidence.failures[0] for row in rows)
+    note("disk filled by others for a moment", "local", rows)
 
 
 # -- network -----------------------------------------------------------------------------------------------------------
