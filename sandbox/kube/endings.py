@@ -72,6 +72,7 @@ _EVENTS: dict[str, Cause] = {
 }
 
 KILLED_EXIT = 128 + 9
+_BY_ANOTHER = "the pod was deleted, and not by this run"
 
 LIFETIME_TOLERANCE_S = 2.0
 """The server's times are whole seconds."""
@@ -96,8 +97,14 @@ def ending(pod: Pod, *, lifetime_s: float) -> Ending | None:
         return Ending(whole, said, pod.node, _exit_code(pod))
     if pod.terminated is not None:
         return _end_of_the_container(pod, pod.terminated, lifetime_s)
-    if pod.phase in {"Failed", "Succeeded"}:
-        return Ending("ended", pod.message or f"the pod is {pod.phase}", pod.node)
+    if pod.phase in {
+        "Failed",
+        "Succeeded",
+    }:  # a node that is asked to end a pod may say so first, and how it ended later
+        said = pod.message or f"the pod is {pod.phase}"
+        return (
+            Ending("deleted", f"{_BY_ANOTHER}; {said}", pod.node) if pod.deleting else Ending("ended", said, pod.node)
+        )
     return None
 
 
@@ -111,7 +118,7 @@ def _end_of_the_container(pod: Pod, ended: Terminated, lifetime_s: float) -> End
     if ended.reason == "OOMKilled" and ended.exit_code == KILLED_EXIT:  # else it was some command, and long ago
         return Ending("out_of_memory", said, pod.node, ended.exit_code)
     if pod.deleting:  # its first process ends as it is asked to, which is no end of its own
-        return Ending("deleted", f"the pod was deleted, and not by this run; {said}", pod.node, ended.exit_code)
+        return Ending("deleted", f"{_BY_ANOTHER}; {said}", pod.node, ended.exit_code)
     ran_s = ended.ran_s
     if ended.exit_code == 0 and ran_s is not None and ran_s >= lifetime_s - LIFETIME_TOLERANCE_S:
         return Ending("lifetime", said, pod.node, ended.exit_code)
@@ -130,7 +137,7 @@ def ending_of_a_vanished(last: Pod | None, events: Sequence[PodEvent], *, lifeti
             return Ending(cause, f"{event.reason}: {event.message}", node, exit_code)
     if last is not None and last.node_silent:
         return silence(last)
-    return known or Ending("deleted", "the pod was deleted, and not by this run", node)
+    return known or Ending("deleted", _BY_ANOTHER, node)
 
 
 def replaced(pod: Pod, *, by: Pod) -> Ending:

@@ -350,13 +350,16 @@ class KubernetesProvider:
             if end is not None and end.cause != "deleted":
                 return end
             if over or seen.deleting or seen.node_silent:
-                return await self._end_by_another(seen, lifetime_s)
+                return await self._end_by_another(owner, running, lifetime_s)
             if time.monotonic() >= give_up_at:
                 return None
 
-    async def _end_by_another(self, last: Pod, lifetime_s: float) -> Ending:
+    async def _end_by_another(self, owner: Owner, running: Pod, lifetime_s: float) -> Ending:
         """Why a pod went, or goes, that we did not delete."""
         for lag_s in (EVENTS_LAG_S, 0.0):
+            last = owner.pod or running
+            if last.uid != running.uid:
+                return replaced(running, by=last)
             events = await self._api.pod_events(last)
             end = ending_of_a_vanished(last, events, lifetime_s=lifetime_s)
             if end.cause != "deleted" or not lag_s:

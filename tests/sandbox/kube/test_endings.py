@@ -61,6 +61,8 @@ ENDINGS = [
     (terminated(0, "OOMKilled", phase="Succeeded", ran_s=100), "lifetime", LifetimeOver),
     (terminated(0, "OOMKilled", metadata={"deletionTimestamp": "2026-01-01T00:01:00Z"}), "deleted", DeletedByAnother),
     (terminated(0, "Completed", phase="Succeeded"), "ended", ContainerEnded),
+    (raw_pod(phase="Failed"), "ended", ContainerEnded),
+    (raw_pod(phase="Failed", metadata=DELETING), "deleted", DeletedByAnother),
     (terminated(0, "Completed", phase="Succeeded", ran_s=100), "lifetime", LifetimeOver),
     (terminated(143, "Error", reason="DeadlineExceeded"), "lifetime", LifetimeOver),
     (terminated(137, "Error", reason="Evicted", message="The node was low on resource: memory."), "evicted", Evicted),
