@@ -32,7 +32,7 @@ def test_line_ends_do_not_matter(path: Path) -> None:
 
 
 def test_the_official_rules_agree() -> None:
-    """Where the official package is installed (5.0 or newer: older ones read some lines in another way), its parsers read
+    """Where the official package is installed (5.0 or newer: older ones read some lines otherwise), its parsers read
     the same words from each family's log."""
     package = pytest.importorskip("swebench.harness.log_parsers", reason="the swebench package is not installed")
     by_name = getattr(package, "PARSER_REGISTRY", None)
