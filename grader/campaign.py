@@ -23,7 +23,7 @@ from sandbox.config import KubernetesConfig, LocalConfig, ProviderConfig
 class Conditions(BaseModel):
     """Declared run conditions. What is None is not declared: it is recorded as observed, never compared."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     egress: Literal["denied", "open"] | None = "denied"
     """Whether tests may reach any address but loopback."""
@@ -101,7 +101,7 @@ _FLAG_COSTS: dict[str, float | None] = {"results_conflict": None, "channel_noise
 class RewardPolicy(BaseModel):
     """From a verdict to a number. No verdict is always None, whatever stands here."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     resolved: float = 1.0
     unresolved: float = 0.0
@@ -125,7 +125,7 @@ class RewardPolicy(BaseModel):
 class Limits(BaseModel):
     """Budgets, in seconds unless the name says otherwise."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     concurrency: int = Field(default=2, gt=0)
     """Gradings in flight at once."""

@@ -31,7 +31,7 @@ class LocalConfig(BaseModel):
 class PacingConfig(BaseModel):
     """What a run may ask of the API server. One pacer holds all creates of the run; deletes are never paced."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     creates_per_s: float = Field(default=10.0, gt=0)
     """Creates a second in the long run. The server's refusals lower it for a while, by themselves."""
@@ -46,7 +46,7 @@ class PacingConfig(BaseModel):
 class PhaseBudgets(BaseModel):
     """How long each phase of a create may take, in seconds. Each is its own budget: a pull eats no other's."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     schedule_s: float = Field(default=300.0, gt=0)
     """Until a node is found."""
@@ -72,7 +72,7 @@ class Toleration(BaseModel):
 class KubernetesConfig(BaseModel):
     """Sandboxes as plain pods of a cluster. docs/kubernetes.md says what the cluster must have."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     type: Literal["kubernetes"] = "kubernetes"
     kubeconfig: Path | None = None

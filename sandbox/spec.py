@@ -14,7 +14,7 @@ Egress = Literal["denied", "open"]
 class SandboxSpec(BaseModel):
     """What one sandbox is to be. A provider enforces what it can and reports the rest as not enforced."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     image: str
     """`host`, `sha256:<hex>` (an image in the local store), `oci:<path>` (layout directory or archive), or
