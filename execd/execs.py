@@ -151,9 +151,9 @@ class Follower:
 
     def more(self):
         """Send what is there, as far as the client keeps up."""
-        if not self._streaming or self._connection is None:
+        if not self._streaming:
             return
-        while self._connection.backlog < CLIENT_BACKLOG:
+        while self._connection is not None and self._connection.backlog < CLIENT_BACKLOG:  # a send may find it gone
             offset, data = self._record.output.piece(self._offset, STREAM_PIECE)
             if not data:
                 return

@@ -1,11 +1,17 @@
-"""How long the daemon keeps what a command wrote."""
+"""How long the daemon keeps what a command wrote, and who gets it."""
 
 from __future__ import annotations
 
+import socket
+from typing import Any
+
 import pytest
 
-from execd.execs import KEPT_OUTPUT, Exec, Records
+from execd.execs import KEPT_OUTPUT, Exec, Follower, Records
+from execd.http import Connection
+from execd.loop import Loop
 from execd.protocol import Refusal
+from execd.server import Body
 
 
 def end(records: Records, exec_id: str, size: int) -> None:
@@ -36,3 +42,39 @@ def test_outputs_within_the_bounds_outlive_a_large_one() -> None:
     for exec_id in ("large", "small"):
         records.drop_large(exec_id)
     assert 1 == len(records.find("small").output)
+
+
+class Following:
+    """Answers each request with what one command writes."""
+
+    def __init__(self, loop: Loop, record: Exec) -> None:
+        self.loop, self.record = loop, record
+        self.unfollowed: list[Exec] = []
+
+    def open(self, request: Any, connection: Connection) -> Body:
+        def follow(_body: bytes) -> None:
+            Follower(self.loop, connection, self.record, True, 0, self.unfollowed.append)
+
+        return Body(request, 0, follow)
+
+    def closed(self, _connection: Connection) -> None:
+        """It is not asked for again."""
+
+
+def test_a_client_that_left_unseen_is_no_trouble_of_the_command() -> None:
+    """Where a send is the first to find that a client has gone, the output is kept and nobody follows any more."""
+    errors: list[Exception] = []
+    loop, (client, server) = Loop(errors.append), socket.socketpair()
+    server.setblocking(False)
+    record = Exec("id", "main", b"", b"", 1.0, 1 << 20)
+    app = Following(loop, record)
+    Connection(loop, server, app)
+    client.sendall(b"GET / HTTP/1.1\r\n\r\n")
+    loop.after(0.05, loop.stop)
+    loop.run()
+    assert 1 == len(record.followers)
+
+    client.close()  # and before the loop hears of it the command writes
+    record.add_output(bytes(1 << 19))
+    assert ([], [record], 1 << 19) == (record.followers, app.unfollowed, record.output.total)
+    assert [] == errors
