@@ -230,6 +230,8 @@ class _Route:
                 )
         except PromiseBroken as broken:
             return self._contradicted(seen.but(test_time_limit_s=broken.sent_s)) or _no_verdict(str(broken))
+        if (why := suite.stood_still(ran, time_limit_s=promises.test_time_limit_s)) is not None:
+            raise SandboxError(why)
         with self._phase("judge"):
             end = await to_thread.run_sync(self._judged, ready, ran)
             if end.outcome is not Outcome.RESOLVED and await suite.disk_is_full(box, ready.plan):

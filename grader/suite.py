@@ -20,6 +20,10 @@ from tasksets.task import TestPlan
 _ACTIVATION = re.compile(r"""\s*(?:(?:set|source|\.|conda activate|cd|export)\s[^;&|<>`()'"\\]*)?(?:#.*)?""")
 _SETUP_OUTPUT_BYTES = 256 * 1024
 _ROOM_BYTES = 1024 * 1024
+_SILENT_S = 10.0
+"""Twice the time after which the daemon says something."""
+_SILENT_SHARE = 0.1
+"""Of the time limit."""
 
 
 @dataclass(frozen=True)
@@ -38,6 +42,8 @@ class SuiteRun:
     setup_output: bytes
     duration_s: float
     """Set-up and tests."""
+    silent_s: float = 0.0
+    """The longest time in which nothing was heard of the sandbox meanwhile."""
     heard: Heard = field(default_factory=Heard)
     """What the grader's own channel brought."""
     channel: bytes = b""
@@ -76,7 +82,9 @@ async def run(box: Sandbox, plan: TestPlan, *, time_limit_s: float, max_log_byte
         max_output_bytes=_SETUP_OUTPUT_BYTES,
     )
     if setup.timed_out:
-        return SuiteRun(b"", 0, False, None, True, setup.exit_code, setup.output, setup.duration_s)
+        return SuiteRun(
+            b"", 0, False, None, True, setup.exit_code, setup.output, setup.duration_s, silent_s=setup.silent_s
+        )
     async with open_channel(box, time_limit_s=time_limit_s) as channel:
         tests = await box.run(
             channel.export + plan.test_command, timeout_s=time_limit_s, max_output_bytes=max_log_bytes
@@ -90,8 +98,22 @@ async def run(box: Sandbox, plan: TestPlan, *, time_limit_s: float, max_log_byte
         setup_exit_code=setup.exit_code,
         setup_output=setup.output,
         duration_s=setup.duration_s + tests.duration_s,
+        silent_s=max(setup.silent_s, tests.silent_s),
         heard=channel.heard,
         channel=channel.raw,
+    )
+
+
+def stood_still(ran: SuiteRun, *, time_limit_s: float) -> str | None:
+    """Why a suite that outlived its limit says nothing of the patch: the sandbox stood still for a good part of it.
+
+    A little silence is usual where tests take all the CPU; None for it, and for a suite that ended by itself.
+    """
+    if not ran.timed_out or ran.silent_s <= max(_SILENT_S, _SILENT_SHARE * time_limit_s):
+        return None
+    return (
+        f"nothing was heard of the sandbox for {ran.silent_s:.0f} s while its tests ran into their limit of "
+        f"{time_limit_s:g} s: it stood still, or was cut off; look at its machine"
     )
 
 

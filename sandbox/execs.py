@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import secrets
 from collections.abc import AsyncGenerator, Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 from urllib.parse import quote
 
@@ -48,14 +48,17 @@ class Execs:
     ) -> ExecResult:
         """As `Sandbox.run`."""
         asked = self._asked(command, stdin, timeout_s, max_output_bytes, session, streaming=False)
+        silent_s = 0.0
         try:
             for delay_s in _RESUME_DELAYS_S:
                 if delay_s:
                     await asyncio.sleep(delay_s)
                 try:
-                    return await self._whole(asked)
+                    result = await self._whole(asked)
+                    return replace(result, silent_s=result.silent_s + silent_s)
                 except Broken as error:
                     broken = error
+                    silent_s += error.silent_s
                     if self._wire.is_shut:
                         break
             raise await self._lost("the connection broke while a command ran", broken) from broken
@@ -113,6 +116,7 @@ class Execs:
         """One request for a command's result, with all that is kept of its output."""
         async with self._wire.request("POST", asked.target + "0", asked.body) as answer:
             data = await answer.read()
+            silent_s = answer.silent_s
         if answer.status != 200:
             raise refused(data)
         pieces = []
@@ -122,7 +126,7 @@ class Execs:
             elif kind == b"x":
                 raise refused(bytes(payload))
             elif kind == b"r":
-                return _result(object_of(bytes(payload)), b"".join(pieces))
+                return replace(_result(object_of(bytes(payload)), b"".join(pieces)), silent_s=silent_s)
         raise Broken("the answer ended before its result")
 
     async def _pieces(self, asked: _Asked, output: _Output) -> AsyncGenerator[Chunk | ExecResult, None]:

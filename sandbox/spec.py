@@ -65,6 +65,9 @@ class ExecResult:
     duration_s: float
     output_bytes: int
     """How much the command wrote in all; `truncated` is `output_bytes > len(output)`."""
+    silent_s: float = 0.0
+    """The longest time in which nothing was heard of the daemon, which says something every 5 s while a command runs:
+    the sandbox stood still, or the way to it was cut. Of `run` alone."""
 
 
 @dataclass(frozen=True)

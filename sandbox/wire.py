@@ -20,6 +20,9 @@ _KEPT = 16
 class Broken(Exception):
     """The connection was refused, ended early, timed out, or did not speak HTTP."""
 
+    silent_s = 0.0
+    """How long nothing had come over it, at most, when it broke."""
+
 
 class _Connection(asyncio.Protocol):
     """What arrived, in the pieces in which it came, until it is taken. Nobody but one request uses it at a time."""
@@ -31,6 +34,8 @@ class _Connection(asyncio.Protocol):
         self._waiter: asyncio.Future[None] | None = None
         self._ended: Exception | None = None
         self._full = False
+        self.silent_s = 0.0
+        """The longest wait for the peer since it was last set to zero."""
         self.transport: asyncio.Transport
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -95,11 +100,13 @@ class _Connection(asyncio.Protocol):
             raise self._ended
         self._waiter = waiter = self._loop.create_future()
         timer = self._loop.call_later(wait_s, _give_up, waiter)
+        began = self._loop.time()
         try:
             await waiter
         finally:
             timer.cancel()
             self._waiter = None
+            self.silent_s = max(self.silent_s, self._loop.time() - began)
 
     def _wake(self) -> None:
         if self._waiter is not None and not self._waiter.done():
@@ -121,6 +128,11 @@ class Answer:
         self._length = length
         self._connection = connection
         self._wait_s = wait_s
+
+    @property
+    def silent_s(self) -> float:
+        """The longest wait for any of it so far."""
+        return self._connection.silent_s
 
     async def read(self) -> bytes:
         """The whole body."""
@@ -192,6 +204,7 @@ class Wire:
         """
         connection = self._idle.pop() if self._idle else await self._connect()
         kept = False
+        connection.silent_s = 0.0
         self._busy.add(connection)
         try:
             try:
@@ -202,7 +215,8 @@ class Wire:
             answer = Answer(status, length, connection, wait_s)
             yield answer
             kept = whole and answer.whole and len(self._idle) < _KEPT
-        except Broken:
+        except Broken as broken:
+            broken.silent_s = connection.silent_s
             self._forget_idle()  # the others are as old; a repeat must not meet the next stale one
             raise
         finally:

@@ -77,6 +77,19 @@ class Admin:
         finally:
             self.call("DELETE", f"/api/v1/namespaces/{name}")
 
+    @contextlib.contextmanager
+    def without_node(self) -> Iterator[None]:
+        """The cluster knows no node, for the length of the `with`."""
+        (node,) = self.call("GET", "/api/v1/nodes")["items"]
+        path = f"/api/v1/nodes/{node['metadata']['name']}"
+        self.call("DELETE", path)
+        kept = {name: node["metadata"][name] for name in ("name", "labels", "annotations")}
+        try:
+            yield
+        finally:
+            again = {"metadata": kept, "spec": {}, "status": node["status"]}
+            self.call("POST", "/api/v1/nodes", again)
+
     def answers(self) -> bool:
         try:
             self.call("GET", "/readyz/ping", timeout_s=3)

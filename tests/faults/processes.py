@@ -8,7 +8,7 @@ import re
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -45,6 +45,18 @@ def sandboxes_beside(asleep: bytes) -> list[Seen]:
             if (process / "cmdline").read_bytes() == asleep:
                 wanted.add(space)
     return [Seen(space, firsts[space]) for space in wanted if space in firsts]
+
+
+def bubblewraps(state_dir: bytes) -> list[int]:
+    """The outer processes of all sandboxes of a local provider, whatever they are at."""
+    found = []
+    for process in Path("/proc").iterdir():
+        if process.name.isdigit():
+            with contextlib.suppress(OSError):
+                command = (process / "cmdline").read_bytes()
+                if b"bwrap" in command.split(b"\0", 1)[0] and state_dir in command:
+                    found.append(int(process.name))
+    return found
 
 
 def wait_for_sandboxes(asleep: bytes, count: int, *, timeout_s: float = 60.0) -> list[Seen]:
@@ -99,10 +111,22 @@ def kill_outer(seen: Seen) -> None:
 
 
 @contextlib.contextmanager
-def paused(pid: int) -> Iterator[None]:
-    """The process stands still for the length of the `with`, as on a machine that hangs."""
-    os.kill(pid, signal.SIGSTOP)
+def frozen(sandboxes: Iterable[Seen]) -> Iterator[None]:
+    """All that runs in them stands still for the length of the `with`, as on a machine that hangs."""
+    spaces = {seen.space for seen in sandboxes}
+    inside = [pid for pid, space in _spaces() if space in spaces]
+    for pid in inside:
+        os.kill(pid, signal.SIGSTOP)
     try:
         yield
     finally:
-        os.kill(pid, signal.SIGCONT)
+        for pid in inside:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGCONT)
+
+
+def _spaces() -> Iterator[tuple[int, str]]:
+    for process in Path("/proc").iterdir():
+        if process.name.isdigit():
+            with contextlib.suppress(OSError):
+                yield int(process.name), str((process / "ns/pid").readlink())

@@ -42,8 +42,8 @@ class Room:
     """How long the suite sleeps before its tests: the time in which a fault may strike."""
     before: str = ""
     """Shell text that runs as part of the suite, between the sleep and the tests."""
-    patches: Mapping[str, str] = field(default_factory=dict)
-    """By model, what takes the place of the usual three."""
+    each: int = 1
+    """How many good patches, and how many bad ones, there are; all differ."""
     limits: JSON = field(default_factory=dict)
     conditions: JSON = field(default_factory=dict)
     inside: Sequence[str] = ()
@@ -62,13 +62,13 @@ class Room:
         script = rows[0]["eval_script"].replace(f"\n{COMMAND}\n", f"\n{suite}\n")
         assert script != rows[0]["eval_script"]
         self._write("tasks.jsonl", [{**rows[0], "eval_script": script}])
-        patches = self.patches or usual_patches(self.repo)
+        patches = patches_of(self.repo, self.each)
         preds = [{"instance_id": TASK, "model_name_or_path": m, "model_patch": p} for m, p in patches.items()]
         self._write("preds.jsonl", preds)
         tables = {
             "provider": self.provider,
             "conditions": {"test_time_limit_s": 60, **self.conditions},
-            "limits": {"concurrency": len(preds), "attempts": 3, "grading_timeout_s": 200, **self.limits},
+            "limits": {"concurrency": 3, "attempts": 3, "grading_timeout_s": 200, **self.limits},
         }
         paths = {"taskset": "tasks.jsonl", "images": "images.jsonl", "patches": "preds.jsonl", "runs_dir": "runs"}
         lines = [f"{name} = {json.dumps(file)}" for name, file in paths.items()]
@@ -153,18 +153,21 @@ class Ended:
         return self.room.told()[-4000:]
 
 
-def usual_patches(repo: Repo) -> dict[str, str]:
-    """A patch that mends the fault, one that does not, and nothing."""
-    bad = repo.diff(lambda root: (root / "sums.py").write_text(f"{SOURCE}\nn = 1\n"))
-    good = repo.diff(lambda root: (root / "sums.py").write_text(MENDED))
-    return {"good": good.decode(), "bad": bad.decode(), "empty": ""}
+def patches_of(repo: Repo, each: int) -> dict[str, str]:
+    """By model: patches that mend the fault, patches that do not, and nothing."""
+    found = {}
+    for number in range(each):
+        for kind, source in (("good", MENDED), ("bad", SOURCE)):
+            patch = repo.diff(lambda root, text=f"{source}\nn = {number}\n": (root / "sums.py").write_text(text))  # type: ignore[misc]
+            found[f"{kind}-{number}" if number else kind] = patch.decode()
+    return {**found, "empty": ""}
 
 
 def check_no_score_is_the_faults(room: Room) -> None:
     """Every row that was ever written has its patch's own verdict and reward, or a cause and no reward."""
     rows = room.rows()
     for row in rows:
-        kind = row.model_name_or_path
+        kind = row.model_name_or_path.partition("-")[0]
         if row.outcome is Outcome.NO_VERDICT:
             assert (None, True) == (row.reward, row.cause is not None and row.reasons != ()), row
         else:

@@ -24,6 +24,7 @@ def note(fault: str, provider: str, rows: Sequence[Grading], *, then: bool = Fal
         "fault": fault,
         "provider": provider,
         "then": then,
+        "of": len(rows),
         "lost": sum(row.outcome is Outcome.NO_VERDICT for row in rows),
         "attempts": sorted({row.evidence.attempts for row in rows}),
         "causes": sorted({cause_of(text) for row in rows for text in row.evidence.failures}),
@@ -55,7 +56,7 @@ def table(lines: Iterable[str]) -> str:
 def _cell(told: dict[str, Any]) -> str:
     if told["then"]:
         return "then, by the same command, each right"
-    verdicts = f"{told['lost']} of 3 without a verdict" if told["lost"] else "each right"
+    verdicts = f"{told['lost']} of {told['of']} without a verdict" if told["lost"] else "each right"
     sandboxes = " or ".join(map(str, told["attempts"]))
     causes = f": {', '.join(told['causes'])}" if told["causes"] else ""
     return f"{verdicts}, {sandboxes} sandbox{'' if sandboxes == '1' else 'es'} each{causes}"

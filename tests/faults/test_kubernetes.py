@@ -27,7 +27,7 @@ from tests.faults.cluster import (
     load_toy,
     standing_still,
 )
-from tests.faults.processes import Striker, kill_first, sandboxes_beside, wait_for_sandboxes
+from tests.faults.processes import Striker, frozen, kill_first, sandboxes_beside, wait_for_sandboxes
 from tests.faults.room import Room, check_all_right, check_none_has_a_verdict, is_root
 from tests.faults.seen import note
 from tests.grader.tasks import make_repo
@@ -141,6 +141,20 @@ def test_tests_that_are_killed_for_memory_are_no_failed_tests(room: Callable[...
     rows = check_none_has_a_verdict(one.start().wait(90), "OutOfMemory", attempts=2)
 
     note("out of memory", "kubernetes", rows)
+
+
+@pytest.mark.long
+def test_a_sandbox_that_stands_still_has_not_timed_out(room: Callable[..., Room]) -> None:
+    """The pods hang until their tests' time is over: that is no time-out of the patch's, but costs an attempt."""
+    one = room(sleep_s=2, conditions={"test_time_limit_s": 8})
+    running = one.start()
+
+    with frozen(wait_for_sandboxes(one.asleep, 3)):
+        time.sleep(12)
+    rows = check_all_right(running.wait(60), attempts=2)
+
+    assert all("stood still" in row.evidence.failures[0] for row in rows), [row.evidence.failures for row in rows]
+    note("sandbox stands still beyond the tests' limit", "kubernetes", rows)
 
 
 def test_a_short_cut_of_the_network_costs_nothing(room: Callable[..., Room], cluster: Admin, namespace: str) -> None:
@@ -268,6 +282,25 @@ def test_a_node_that_is_gone_for_a_while_costs_an_attempt(room: Callable[..., Ro
 
     assert all(row.evidence.failures[0].startswith(("SandboxLost", "NodeLost")) for row in rows)
     note("node gone for 75 s", "kubernetes", rows)
+
+
+@pytest.mark.long
+def test_a_node_that_the_cluster_gives_up_costs_an_attempt(
+    room: Callable[..., Room], cluster: Admin, namespace: str
+) -> None:
+    """The node is dead, and somebody takes it out of the cluster, which then deletes its pods: the sandboxes are lost,
+    and once there is a node again new ones give the verdicts."""
+    one = room(sleep_s=5)
+    running = one.start()
+    wait_for_sandboxes(one.asleep, 3)
+
+    with standing_still("kubelet"), cluster.without_node():
+        for seen in sandboxes_beside(one.asleep):
+            kill_first(seen)
+        time.sleep(90)
+    rows = check_all_right(running.wait(300), attempts=2)
+
+    note("node gone, and taken out of the cluster", "kubernetes", rows)
 
 
 def _addresses(cluster: Admin, namespace: str) -> list[str]:

@@ -6,8 +6,11 @@ In each row a good, a bad and an empty patch are in flight when the fault strike
 from __future__ import annotations
 
 import contextlib
+import os
+import random
 import secrets
 import shutil
+import signal
 import subprocess
 import time
 from collections.abc import Callable, Iterator
@@ -20,7 +23,16 @@ from grader.record import Grading
 from grader.verdict import Outcome
 from sandbox.local.limits import find_hierarchies
 from tests.faults.conftest import Built
-from tests.faults.processes import Seen, Striker, kill_first, kill_outer, sandboxes_beside, wait_for_sandboxes
+from tests.faults.processes import (
+    Seen,
+    Striker,
+    bubblewraps,
+    frozen,
+    kill_first,
+    kill_outer,
+    sandboxes_beside,
+    wait_for_sandboxes,
+)
 from tests.faults.room import (
     Room,
     Running,
@@ -84,6 +96,35 @@ def test_kills_that_do_not_end_leave_no_verdict(room: Callable[..., Room]) -> No
     note("execd killed, each time", "local", rows)
 
 
+@pytest.mark.long
+def test_kills_at_any_moment_cost_no_verdict(room: Callable[..., Room]) -> None:
+    """Sandboxes are killed whatever they are at: start, probe, patches, suite, end. No score comes of any, and once it
+    is over the same command gives each patch its right verdict."""
+    one = room(each=12)
+    state = one.provider["state_dir"].encode()
+    chance = random.Random("kills at any moment")
+    running, kills = one.start(), 0
+
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline and running.process.poll() is None:
+        time.sleep(chance.uniform(0.05, 0.6))
+        if alive := bubblewraps(state):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(chance.choice(alive), signal.SIGKILL)
+                kills += 1
+    running.wait(120)
+    check_no_score_is_the_faults(one)
+    first = {row.model_name_or_path: row for row in one.rows()}
+    assert any(row.outcome is Outcome.NO_VERDICT or row.evidence.failures for row in first.values())
+
+    assert 0 == one.start().wait(120).status
+    check_no_score_is_the_faults(one)
+    check_sum(one, resolved=12, unresolved=13)
+    assert kills > 20
+    note("sandboxes killed at any moment", "local", list(first.values()))
+    note("sandboxes killed at any moment", "local", one.rows(), then=True)
+
+
 def test_tests_that_are_killed_for_memory_are_no_failed_tests(room: Callable[..., Room]) -> None:
     """A suite that outgrows its memory limit has no verdict, by the kernel's counter, though its sandbox lives on."""
     if not any("memory" in hierarchy.controllers for hierarchy in find_hierarchies()):
@@ -98,6 +139,19 @@ def test_tests_that_are_killed_for_memory_are_no_failed_tests(room: Callable[...
     rows = check_none_has_a_verdict(one.start().wait(60), "OutOfMemory", attempts=2)
 
     note("out of memory", "local", rows)
+
+
+def test_a_sandbox_that_stands_still_has_not_timed_out(room: Callable[..., Room]) -> None:
+    """The sandboxes hang until their tests' time is over: that is no time-out of the patch's, but costs an attempt."""
+    one = room(sleep_s=2, conditions={"test_time_limit_s": 8})
+    running = one.start()
+
+    with frozen(wait_for_sandboxes(one.asleep, 3)):
+        time.sleep(12)
+    rows = check_all_right(running.wait(60), attempts=2)
+
+    assert all("stood still" in row.evidence.failures[0] for row in rows), [row.evidence.failures for row in rows]
+    note("sandbox stands still beyond the tests' limit", "local", rows)
 
 
 # -- disk --------------------------------------------------------------------------------------------------------------

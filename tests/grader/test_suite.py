@@ -108,3 +108,15 @@ async def test_a_log_beyond_the_cap_says_so(tmp_path: Path) -> None:
         assert ran.log_bytes == 100_011
         assert ran.log.startswith(b"first\n")
         assert ran.log.endswith(b"last\n")
+
+
+@pytest.mark.parametrize(
+    ("silent_s", "limit_s", "timed_out", "still"),
+    [(9.0, 20.0, True, False), (12.0, 20.0, True, True), (12.0, 20.0, False, False), (60.0, 1800.0, True, False)],
+)
+def test_a_sandbox_stood_still_where_it_was_silent_for_a_good_part_of_a_limit_that_was_outlived(
+    silent_s: float, limit_s: float, timed_out: bool, still: bool
+) -> None:
+    """A little silence is usual, and a suite that ended by itself is believed."""
+    ran = suite.SuiteRun(b"", 0, False, 143, timed_out, 0, b"", limit_s, silent_s=silent_s)
+    assert still == (suite.stood_still(ran, time_limit_s=limit_s) is not None)
