@@ -38,5 +38,34 @@ def main(name: str, out: str, layer: str, *entrypoint: str) -> None:
             archive.addfile(member, io.BytesIO(data))
 
 
+def add_layer(below: Path, layer: bytes, name: str, out: Path) -> None:
+    """Write the docker archive `below` with one more layer, as image `name`, to `out`."""
+    digest = hashlib.sha256(layer).hexdigest()
+    with tarfile.open(below) as source, tarfile.open(out, "w") as target:
+
+        def put(path: str, data: bytes) -> None:
+            member = tarfile.TarInfo(path)
+            member.size = len(data)
+            target.addfile(member, io.BytesIO(data))
+
+        (manifest,) = json.loads(_read(source, "manifest.json"))
+        config = json.loads(_read(source, manifest["Config"]))
+        for path in manifest["Layers"]:
+            target.addfile(source.getmember(path), source.extractfile(path))
+        config["rootfs"]["diff_ids"].append(f"sha256:{digest}")
+        text = json.dumps(config).encode()
+        config_name = f"{hashlib.sha256(text).hexdigest()}.json"
+        layers = [*manifest["Layers"], f"{digest}/layer.tar"]
+        put(layers[-1], layer)
+        put(config_name, text)
+        put("manifest.json", json.dumps([{"Config": config_name, "RepoTags": [name], "Layers": layers}]).encode())
+
+
+def _read(archive: tarfile.TarFile, name: str) -> bytes:
+    file = archive.extractfile(name)
+    assert file is not None
+    return file.read()
+
+
 if __name__ == "__main__":
     main(*sys.argv[1:])
