@@ -55,7 +55,7 @@ $(VENV)-adapters/.stamp: tests/adapters.txt tests/parsers.txt pyproject.toml | v
 	touch $@
 
 cluster: venv
-	tests/cluster/with $(PYTEST) -n $(JOBS) -m cluster tests/cluster
+	tests/cluster/with $(PYTEST) -n $(JOBS) -m cluster tests/cluster tests/faults
 
 lint: venv
 	$(BIN)/ruff format --check .
