@@ -164,7 +164,7 @@ def test_a_short_cut_of_the_network_costs_nothing(room: Callable[..., Room], clu
     wait_for_sandboxes(one.asleep, 3)
 
     with cut_off(_addresses(cluster, namespace)):
-        time.sleep(6)
+        time.sleep(4)
     rows = check_all_right(running.wait(90), attempts=1)
 
     note("network cut for seconds", "kubernetes", rows)
@@ -215,6 +215,7 @@ def test_a_missing_image_costs_no_verdict(room: Callable[..., Room], toy: Toy) -
             ctr("images", "rm", elsewhere)
 
 
+@pytest.mark.long
 def test_a_grader_that_is_killed_goes_on(room: Callable[..., Room], cluster: Admin, namespace: str) -> None:
     """kill -9 leaves pods behind, whose results nobody reads; the same command gives the verdicts, and once the dead
     run's lease is over the next start, or the janitor, deletes what it left."""
