@@ -68,6 +68,21 @@ class Bench:
 
     def grade(self, provider: str, run: str, *words: object) -> dict[tuple[str, str], JSON]:
         """The gradings of a run on `provider`, by task and model."""
+        rows = answers("grade", self._campaign(provider), "--run", f"{run}-{provider}", *words)
+        return {(row["task_id"], row["model_name_or_path"]): row for row in rows}
+
+    def preflight(self, provider: str, *words: object) -> dict[str, JSON]:
+        """What preflight says on `provider` of each task. All of them must be admitted."""
+        entries = answers("preflight", self._campaign(provider), "--run", f"preflight-{provider}", *words)
+        return {entry["task_id"]: entry for entry in entries}
+
+    def refused(self, provider: str, *words: object) -> str:
+        """What `grader grade` says when it refuses to begin, with exit status 2."""
+        done = command("grade", self._campaign(provider), "--run", f"refused-{provider}", *words)
+        assert 2 == done.returncode, done.stderr[-3000:]
+        return done.stderr
+
+    def _campaign(self, provider: str) -> Path:
         file = self.folder / f"{provider}.toml"
         settings = {"type": "local"} if provider == "local" else {"type": "kubernetes", **self.kubernetes}
         tables = {"provider": settings, "conditions": self.conditions, "limits": {"concurrency": self.concurrency}}
@@ -75,8 +90,7 @@ class Bench:
         for name, table in tables.items():
             lines += [f"[{name}]", *(f"{key} = {json.dumps(value)}" for key, value in table.items())]
         file.write_text("\n".join(lines))
-        rows = answers("grade", file, "--run", f"{run}-{provider}", *words)
-        return {(row["task_id"], row["model_name_or_path"]): row for row in rows}
+        return file
 
     def _paths(self) -> dict[str, Path]:
         runs = self.folder / "runs"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -58,3 +59,28 @@ async def test_real_tasks_have_the_same_verdicts_on_both_providers(
             assert {(r["instance_id"], r["model_name_or_path"]): r["published_resolved"] for r in rows} == resolved
         else:
             assert {(task, patches): patches == "reference" for task in TASKS} == resolved
+
+
+async def test_preflight_admits_the_same_tasks_on_both_providers(
+    admin: Api, kubeconfig: Path, namespace: str, real_data: Path, tmp_path: Path
+) -> None:
+    """Reference and empty patch twice each, every grading in a pod of its own; the admission file then lets the
+    reference in on the cluster, and is void under another declaration."""
+    recipes = real_data / "recipes.jsonl"
+    where = {"namespace": namespace, "kubeconfig": str(kubeconfig), "canary": list(await a_canary(admin))}
+    images = built_and_loaded(recipes, TASKS, tmp_path / "images")
+    bench = Bench(tmp_path, real_data / "swebench_verified.jsonl", recipes, images, where, CONDITIONS, concurrency=1)
+    words = ("--only", ",".join(TASKS), "--repeats", "2")
+
+    there, here = bench.preflight("kubernetes", *words), bench.preflight("local", *words)
+
+    assert dict.fromkeys(TASKS, "admitted") == {task: entry["kind"] for task, entry in there.items()}
+    for task in TASKS:
+        assert 4 == len(set(there[task]["rows"]))
+        assert (here[task]["kind"], here[task]["hints"]) == (there[task]["kind"], there[task]["hints"])
+    admission = tmp_path / "runs" / "preflight-kubernetes" / "admission.jsonl"
+    graded = bench.grade("kubernetes", "let-in", "--patches", "reference", "--admission", admission, *words[:2])
+    assert ["resolved"] * len(TASKS) == [row["outcome"] for row in graded.values()]
+    void = replace(bench, conditions={**CONDITIONS, "hash_seed": 1})
+    refused = void.refused("kubernetes", "--patches", "reference", "--admission", admission, *words[:2])
+    assert "hash_seed" in refused
