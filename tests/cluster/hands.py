@@ -181,6 +181,14 @@ def name_by_digest(image: str) -> str:
     return reference
 
 
+def forget(reference: str) -> None:
+    """Take an image that `name_by_digest` named off the node, under all of its names."""
+    ctr, digest = ["ctr", "-a", str(CONTAINERD), "-n", "k8s.io", "images"], reference.partition("@")[2]
+    rows = subprocess.run([*ctr, "ls"], check=True, capture_output=True, text=True).stdout.splitlines()[1:]
+    names = [row.split()[0] for row in rows if row.split()[2] == digest]
+    subprocess.run([*ctr, "rm", *names], check=True, capture_output=True)
+
+
 @contextlib.contextmanager
 def a_registry(answers: Mapping[str, tuple[int, str]]) -> Iterator[str]:
     """A registry on this machine that has nothing: its address. `answers` are status and code by repository."""

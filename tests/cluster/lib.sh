@@ -56,6 +56,21 @@ wait_for() {
 # debian_uri LABEL: the mirror that the machine's own apt configuration names (LABEL is Debian or Debian-Security).
 debian_uri() { apt-get indextargets --format '$(LABEL)|$(REPO_URI)' 'Created-By: Packages' | sed -n "s/^$1|//p" | head -n 1; }
 
+# without_ours ALSO_THE_KUBELETS: what `iptables-save` printed, on stdin, without the chains of our pod network, told by its
+# name in their rules' comments; and with 1 without those of the kubelet, whose names are the same for every kubelet.
+without_ours() {
+  awk -v kubelets="$1" '
+    { lines[NR] = $0 }
+    /--comment "name: \\"ci\\" id: / && match($0, /CNI-[0-9a-f]+/) { ours[substr($0, RSTART, RLENGTH)] }
+    END {
+      for (n = 1; n <= NR; n++) {
+        if (match(lines[n], /CNI-[0-9a-f]+/) && substr(lines[n], RSTART, RLENGTH) in ours) continue
+        if (kubelets && lines[n] ~ /KUBE-/) continue
+        print lines[n]
+      }
+    }'
+}
+
 # lacks WHAT: say what this machine has not, and that so much of the cluster cannot be brought up on it.
 lacks() { echo "tests/cluster: this machine lacks $1" >&2; }
 

@@ -29,7 +29,7 @@ from sandbox.kube.api import Api
 from sandbox.kube.lease import CLOCK_MARGIN_S
 from tests.cluster.conftest import FAST, KUBE_DIR, a_canary, leases_of, pods_of
 from tests.cluster.faults import foreign_pod
-from tests.cluster.hands import CONTAINERD, is_here, name_by_digest
+from tests.cluster.hands import forget, is_here, name_by_digest
 from tests.cluster.mkimage import add_layer
 from tests.cluster.trials import VICTIM_LEASE_S
 
@@ -61,8 +61,7 @@ def janitor_image(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     subprocess.run([Path(__file__).with_name("load"), folder / "image.tar"], check=True, capture_output=True)
     reference = name_by_digest(f"{name}:1")
     yield reference
-    ctr = ["ctr", "-a", str(CONTAINERD), "-n", "k8s.io", "images", "rm", f"{name}:1", reference]
-    subprocess.run(ctr, check=True, capture_output=True)
+    forget(reference)
 
 
 def packages(wheel: Path) -> bytes:

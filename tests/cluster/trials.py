@@ -50,6 +50,10 @@ FAULTS_SHARE = 0.35
 SENTINELS = 10
 CREATES_PER_VICTIM = 20
 VICTIM_LEASE_S = 5
+RUN_LIMIT_S = 400.0
+"""A run takes a quarter of a minute. One that takes so much longer is given up, and named."""
+START_LIMIT_S = 120.0
+"""For what a kill waits for: a process that starts, pods that are made."""
 NOWHERE = SandboxSpec(image="localhost/nothing@sha256:" + "0" * 64, egress="open")
 """Never runs: the pods that name it find no node."""
 
@@ -151,6 +155,8 @@ class Count:
     ownerless: list[str] = field(default_factory=list)
     foreign_deletes: list[str] = field(default_factory=list)
     foreign: int = 0
+    stuck: list[str] = field(default_factory=list)
+    """Runs that were not over in their time."""
 
 
 class Run:
@@ -285,8 +291,14 @@ async def ownership_trials(
         async def runs() -> None:
             while count.trials + count.under_way < trials and (number := next(numbers, None)) is not None:
                 count.under_way += PER_RUN
-                await Run(admin, ours, seed, number, count).trials(PER_RUN, Path(scratch))
+                run = Run(admin, ours, seed, number, count)
+                work = asyncio.get_running_loop().create_task(run.trials(PER_RUN, Path(scratch)))
+                done, _ = await asyncio.wait({work}, timeout=RUN_LIMIT_S)
                 count.under_way -= PER_RUN
+                if not done:  # cancelling it would wait for as long
+                    count.stuck.append(run.seed)
+                    return
+                work.result()
                 print(f"{count.trials} trials", file=sys.stderr)
 
         async with asyncio.TaskGroup() as group:
@@ -359,8 +371,9 @@ async def _living(config: KubernetesConfig) -> AsyncIterator[set[str]]:
                     pass
 
         callers = [asyncio.get_running_loop().create_task(caller()) for _ in range(3)]
-        while len(names := {pod.name for pod in (await api.list_pods(""))[0]} - {"bystander"}) < len(callers):
-            await asyncio.sleep(0.1)
+        async with asyncio.timeout(START_LIMIT_S):
+            while len(names := {pod.name for pod in (await api.list_pods(""))[0]} - {"bystander"}) < len(callers):
+                await asyncio.sleep(0.1)
         yield names
         for task in callers:
             task.cancel()
@@ -379,7 +392,7 @@ async def _one_kill(config: KubernetesConfig, chance: random.Random) -> None:
         stderr=asyncio.subprocess.DEVNULL,
     )
     assert victim.stdout is not None
-    if await victim.stdout.readline() != b"opens\n":
+    if await asyncio.wait_for(victim.stdout.readline(), START_LIMIT_S) != b"opens\n":
         raise RuntimeError("the process to be killed did not start")
     await asyncio.sleep(chance.uniform(0.0, 2.0))
     victim.send_signal(signal.SIGKILL)
@@ -423,9 +436,11 @@ async def main(trials: int, kills: int, seed: str, only: int | None) -> int:
                 count = await ownership_trials(
                     admin, config, trials=trials, seed=seed, only=None if only is None else [only]
                 )
-                bad = bool(count.ownerless or count.foreign_deletes)
+                bad = bool(count.ownerless or count.foreign_deletes or count.stuck)
                 took_s = round(time.monotonic() - began)
-                print(json.dumps({"seed": seed, "took_s": took_s, **vars(count)}, indent=2))
+                print(json.dumps({"seed": seed, "took_s": took_s, **vars(count)}, indent=2), flush=True)
+                if count.stuck:
+                    os._exit(1)  # leaving in order would wait for what does not end
         if kills:
             async with a_namespace(admin) as namespace:
                 config = KubernetesConfig(kubeconfig=kubeconfig, namespace=namespace)
