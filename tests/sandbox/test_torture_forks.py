@@ -25,7 +25,7 @@ int main(void) {
 # A list of processes may overlook a chain; the count of pids that were given out does not.
 LEFT = """
 read -r _ _ _ _ before < /proc/loadavg; sleep 0.5; read -r _ _ _ _ after < /proc/loadavg
-echo $((after - before)); kill -0 $p && echo earlier; ps -o stat= -p $halted
+echo $((after - before)); kill -0 $p && echo earlier; ps -o s= -p $halted
 """
 
 
