@@ -206,8 +206,10 @@ EDITS = [
     Edit("a shipped empty directory removed", "rmdir tmp", frozenset({What.EMPTY_DIRECTORY}), ships="mkdir tmp"),
     Edit(
         "a file that does not hold still",
-        "python3 -c \"import os; f = os.open('src/moving.txt', 66)\nwhile 1: os.pwrite(f, os.urandom(4096), 0)\" &"
-        " sleep 0.3",
+        # So large that no look at it is shorter than a writer's wait for a processor.
+        'head -c 8000000 /dev/zero >src/moving.txt; for i in 1 2 3; do python3 -c "import os; f = os.open('
+        "'src/moving.txt', 1)\nwhile 1: os.pwrite(f, os.urandom(4096), 0)\" & done;"
+        " until [ $(head -c 9 src/moving.txt | tr -d '\\0' | wc -c) -gt 0 ]; do sleep 0.01; done",
         frozenset({What.MOVING}),
         tags=frozenset({"alone"}),
     ),
