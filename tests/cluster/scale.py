@@ -95,15 +95,19 @@ async def _delete_all(session: aiohttp.ClientSession, path: str) -> None:
 
 
 async def provider_process(kubeconfig: Path, namespace: str, sandboxes: int) -> dict[str, Any]:
-    """One provider, `sandboxes` callers at once; each runs a command, and stays until all have had their turn."""
+    """One provider, `sandboxes` callers at once. Once all have their sandboxes or an error, each runs a command in its
+    own: the raw client runs none either while pods are created."""
     structlog.configure(
         wrapper_class=structlog.make_filtering_bound_logger(40), logger_factory=structlog.PrintLoggerFactory(sys.stderr)
     )
     outcomes: Counter[str] = Counter()
+    commands: Counter[int] = Counter()
     sent: list[float] = []
     stored: list[float] = []
     acquired: list[float] = []
+    ran: list[float] = []
     live, most_live, arrived, all_arrived = 0, 0, 0, asyncio.Event()
+    few = asyncio.Semaphore(CONNECTIONS)
     config = provider_config(kubeconfig, namespace, sandboxes)
     async with open_provider(config) as provider:
         assert isinstance(provider, KubernetesProvider)
@@ -121,7 +125,6 @@ async def provider_process(kubeconfig: Path, namespace: str, sandboxes: int) -> 
             nonlocal live, most_live, arrived
             try:
                 async with provider.sandbox(SPEC, acquire_timeout_s=ACQUIRE_S) as box:
-                    await box.run("true", timeout_s=60)
                     acquired.append(time.monotonic())
                     live += 1
                     most_live = max(most_live, live)
@@ -129,6 +132,9 @@ async def provider_process(kubeconfig: Path, namespace: str, sandboxes: int) -> 
                     if arrived == sandboxes:
                         all_arrived.set()
                     await all_arrived.wait()
+                    async with few:
+                        commands.update([(await box.run("true", timeout_s=60)).exit_code])
+                    ran.append(time.monotonic())
                     live -= 1
                 outcomes["acquired"] += 1
             except SandboxError as error:
@@ -143,6 +149,8 @@ async def provider_process(kubeconfig: Path, namespace: str, sandboxes: int) -> 
         released_at = time.monotonic()
     return {
         "outcomes": dict(outcomes),
+        "commands_by_exit_code": dict(commands),
+        "commands_per_s": round(len(ran) / (max(ran) - max(acquired)), 1),
         "most_live_at_once": most_live,
         "creates_per_s": round(len(stored) / (max(stored) - min(sent)), 1),
         "all_acquired_after_s": round(max(acquired) - began, 1),
