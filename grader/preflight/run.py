@@ -101,7 +101,8 @@ async def run_preflight(
             evidence = desk.evidence(task_id)
             finding = _classified(campaign, request, evidence)
             entries[task_id] = _entry(task, finding, evidence, plan.origins[task_id])
-            infrastructure += [task_id] * _is_infrastructure(evidence)
+            if finding.kind is Class.NO_VERDICT and _is_infrastructure(evidence):
+                infrastructure.append(task_id)
     return Preflight(
         Admissions(
             header=_header(campaign, request, taskset, code_revision),
