@@ -227,13 +227,17 @@ class Wire:
                 connection.transport.abort()
 
     def shut(self) -> None:
-        """The peer is known to be gone: what waits for it breaks now, and nothing connects to it any more."""
+        """The peer is known to be gone: what waits for it breaks now, and nothing connects to it any more. Never
+        raises, at whatever moment and however often it is called."""
+        if self.is_shut:
+            return
         self.is_shut = True
         self._forget_idle()
         for connection in self._busy:
             connection.transport.abort()
         for limit in self._connecting:
-            limit.reschedule(0.0)
+            if not limit.expired():  # else it ends by itself, and may not be told to
+                limit.reschedule(0.0)
 
     async def aclose(self) -> None:
         """Close the kept connections."""

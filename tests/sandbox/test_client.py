@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import os
 import random
 import socket
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,7 @@ from hypothesis import strategies as st
 from sandbox.client import ExecdClient
 from sandbox.errors import CommandRefused, FileRefused, SandboxLost
 from sandbox.spec import Chunk, ExecResult
+from sandbox.wire import Broken, Wire
 from tests.execd.conftest import TOKEN, Running, daemon, on_each_python, running
 
 __all__ = ["on_each_python", "running"]  # fixtures
@@ -254,6 +256,40 @@ async def test_who_waits_for_a_daemon_that_is_known_to_be_gone_hears_so_at_once(
     assert [SandboxLost] * 4 == [type(one) for one in told]
     assert {"its pod is gone"} == {getattr(one, "cause", None) for one in told}
     assert 2 == connections
+
+
+async def test_a_daemon_may_be_known_to_be_gone_at_any_moment_of_a_connect() -> None:
+    """Also at the moment at which the connect's own time runs out, and as often as the news comes."""
+    with _a_full_backlog() as address:
+        for steps in range(8):
+            wire = Wire(*address, TOKEN, connect_wait_s=0.0)
+            asked = asyncio.get_running_loop().create_task(_one_request(wire))
+            for _ in range(steps):
+                await asyncio.sleep(0)
+            for _ in range(4):
+                wire.shut()
+                await asyncio.sleep(0)
+            with pytest.raises(Broken):
+                await asked
+            await wire.aclose()
+
+
+async def _one_request(wire: Wire) -> None:
+    async with wire.request("GET", "/health") as answer:
+        await answer.read()
+
+
+@contextlib.contextmanager
+def _a_full_backlog() -> Iterator[tuple[str, int]]:
+    """Where nobody accepts a connection, nor refuses it."""
+    with socket.socket() as listener, contextlib.ExitStack() as waiting:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen(0)
+        for _ in range(4):
+            one = waiting.enter_context(socket.socket())
+            one.setblocking(False)
+            one.connect_ex(listener.getsockname())
+        yield listener.getsockname()
 
 
 async def test_nothing_there_is_said_within_the_deadline() -> None:
