@@ -30,19 +30,11 @@ from sandbox.kube import birth
 from sandbox.kube import ownership as rules
 from sandbox.kube.api import ApiFailure, open_api
 from sandbox.kube.box import KubeSandbox
-from sandbox.kube.endings import (
-    Ending,
-    ended_early,
-    ending,
-    ending_of_a_vanished,
-    lost,
-    nothing_runs,
-    pull_seconds,
-    replaced,
-)
+from sandbox.kube.endings import ended_early, lost, pull_seconds
 from sandbox.kube.guard import Guard
 from sandbox.kube.janitor import sweep
 from sandbox.kube.lease import RunLease
+from sandbox.kube.loss import EXPLAIN_S, explained, is_over
 from sandbox.kube.manifest import BOOT_KEY, PREFIX, RUN_LABEL, Mark, config_map, image_ref, pod
 from sandbox.kube.owner import Owner
 from sandbox.kube.snapshot import Pod
@@ -56,12 +48,6 @@ CLOSE_TIMEOUT_S = 120.0
 """Closing goes on for as long as it gets somewhere in that time. Longer than a create of unknown outcome stays in
 doubt."""
 
-EXPLAIN_S = 3.0
-"""How long the way to a sandbox is broken before its pod is asked, rather than waited for."""
-NODE_MARK_S = 45.0
-"""A cluster notes after 40 s that it hears nothing of a node. So long is waited for it where nothing else explains."""
-EVENTS_LAG_S = 1.0
-"""Whoever deletes a pod for a reason notes the reason a little later."""
 PULL_WORTH_ASKING_S = 2.0
 PULLS_ASKED_AT_ONCE = 4
 """Events are costly to a server, and how long a pull took is told for the curious: of many at once it stays unknown."""
@@ -269,7 +255,7 @@ class KubernetesProvider:
         async def explain() -> str | None:
             if ticket.box is None:  # whoever makes it asks for itself
                 return None
-            end = await self._ending(ticket, owner, running, patience_s=NODE_MARK_S)
+            end = await explained(owner, running, self._api, lifetime_s=ticket.spec.lifetime_s)
             if end is not None:
                 raise lost(ticket.sandbox_id, end)
             return None
@@ -283,7 +269,9 @@ class KubernetesProvider:
         try:
             health = await client.wait_ready(timeout_s=self.config.budgets.daemon_s)
         except SandboxLost as error:
-            end = await self._ending(ticket, owner, running, patience_s=2 * EXPLAIN_S)
+            end = await explained(
+                owner, running, self._api, lifetime_s=ticket.spec.lifetime_s, patience_s=2 * EXPLAIN_S
+            )
             if end is not None:
                 raise ended_early(ticket.sandbox_id, "daemon", end) from error
             raise CreateError(
@@ -332,45 +320,10 @@ class KubernetesProvider:
         finally:
             self._pulls_asked -= 1
 
-    async def _ending(self, ticket: PodTicket, owner: Owner, running: Pod, *, patience_s: float) -> Ending | None:
-        """Why the pod that ran is over, from the server, asked when the watch tells nothing in time. None: it is not,
-        as far as the server knows after `patience_s`."""
-        lifetime_s, give_up_at = ticket.spec.lifetime_s, time.monotonic() + patience_s
-        while True:
-            with anyio.move_on_after(EXPLAIN_S):
-                while not (over := _is_over(owner, running.uid)):
-                    await owner.change()
-            if not over:
-                await owner.refresh()
-                over = _is_over(owner, running.uid)
-            seen = owner.pod or running
-            if seen.uid != running.uid:
-                return replaced(running, by=seen)
-            end = ending(seen, lifetime_s=lifetime_s)
-            if end is not None and end.cause != "deleted":
-                return end
-            if over or seen.deleting or seen.node_silent:
-                return await self._end_by_another(owner, running, lifetime_s)
-            if time.monotonic() >= give_up_at:
-                return None
-
-    async def _end_by_another(self, owner: Owner, running: Pod, lifetime_s: float) -> Ending:
-        """Why a pod went, or goes, that we did not delete."""
-        for lag_s in (EVENTS_LAG_S, 0.0):
-            last = owner.pod or running
-            if last.uid != running.uid:
-                return replaced(running, by=last)
-            events = await self._api.pod_events(last)
-            end = ending_of_a_vanished(last, events, lifetime_s=lifetime_s)
-            if end.cause != "deleted" or not lag_s:
-                break
-            await anyio.sleep(lag_s)
-        return end
-
     def _heard_of(self, owner: Owner) -> None:
         """Who waits for a sandbox that is over hears it now, and not when its address stays silent for too long."""
         uid, client = self._clients.get(owner.claim.name, (None, None))
-        if uid is not None and client is not None and _is_over(owner, uid):
+        if uid is not None and client is not None and is_over(owner, uid):
             client.break_off()
 
     # -- news of the run's pods ----------------------------------------------------------------------------------------
@@ -441,12 +394,6 @@ class KubernetesProvider:
             **phases,
             **{f"label_{name}": value for name, value in ticket.spec.labels.items()},
         )
-
-
-def _is_over(owner: Owner, uid: str) -> bool:
-    """Whether the server has said that the pod with this UID is gone, replaced, or runs no more."""
-    seen = owner.pod
-    return owner.pod_gone or (seen is not None and (seen.uid != uid or nothing_runs(seen)))
 
 
 async def _unenforced(spec: SandboxSpec, client: ExecdClient) -> tuple[str, ...]:

@@ -1,0 +1,63 @@
+"""Why a sandbox that ran is no more: told by the watch, and asked of the server where the watch tells nothing."""
+
+from __future__ import annotations
+
+import time
+
+import anyio
+
+from sandbox.kube.api import Api
+from sandbox.kube.endings import Ending, ending, ending_of_a_vanished, nothing_runs, replaced
+from sandbox.kube.owner import Owner
+from sandbox.kube.snapshot import Pod
+
+EXPLAIN_S = 3.0
+"""How long the way to a sandbox is broken before its pod is asked, rather than waited for."""
+NODE_MARK_S = 45.0
+"""A cluster notes after 40 s that it hears nothing of a node. So long is waited for it where nothing else explains."""
+EVENTS_LAG_S = 1.0
+"""Whoever deletes a pod for a reason notes the reason a little later."""
+
+
+def is_over(owner: Owner, uid: str) -> bool:
+    """Whether the server has said that the pod with this UID is gone, replaced, or runs no more."""
+    seen = owner.pod
+    return owner.pod_gone or (seen is not None and (seen.uid != uid or nothing_runs(seen)))
+
+
+async def explained(
+    owner: Owner, running: Pod, api: Api, *, lifetime_s: float, patience_s: float = NODE_MARK_S
+) -> Ending | None:
+    """Why the pod that was `running` is over. None: it is not, as far as the server knows after `patience_s`."""
+    give_up_at = time.monotonic() + patience_s
+    while True:
+        with anyio.move_on_after(EXPLAIN_S):
+            while not (over := is_over(owner, running.uid)):
+                await owner.change()
+        if not over:
+            await owner.refresh()
+            over = is_over(owner, running.uid)
+        seen = owner.pod or running
+        if seen.uid != running.uid:
+            return replaced(running, by=seen)
+        end = ending(seen, lifetime_s=lifetime_s)
+        if end is not None and end.cause != "deleted":
+            return end
+        if over or seen.deleting or seen.node_silent:
+            return await _end_by_another(owner, running, api, lifetime_s)
+        if time.monotonic() >= give_up_at:
+            return None
+
+
+async def _end_by_another(owner: Owner, running: Pod, api: Api, lifetime_s: float) -> Ending:
+    """Why a pod went, or goes, that we did not delete."""
+    for lag_s in (EVENTS_LAG_S, 0.0):
+        last = owner.pod or running
+        if last.uid != running.uid:
+            return replaced(running, by=last)
+        events = await api.pod_events(last)
+        end = ending_of_a_vanished(last, events, lifetime_s=lifetime_s)
+        if end.cause != "deleted" or not lag_s:
+            break
+        await anyio.sleep(lag_s)
+    return end
