@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
-import json
 import os
 import secrets
-import subprocess
-import threading
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import anyio
@@ -24,9 +19,9 @@ from sandbox.kube.manifest import NONCE_LABEL
 from sandbox.kube.provider import KubernetesProvider
 from tests.cluster.conftest import KUBE_DIR, leases_of
 from tests.cluster.faults import foreign_pod
+from tests.cluster.images import CONTAINERD
 
 JSON = dict[str, Any]
-CONTAINERD = KUBE_DIR / "run" / "containerd.sock"
 
 
 @dataclass(frozen=True)
@@ -170,51 +165,3 @@ def is_here() -> bool:
     """Whether the node is the one of `up`, on this machine, and this user may do anything to it."""
     ours = not os.environ.get("KUBECONFIG") or str(KUBE_DIR) in os.environ["KUBECONFIG"]
     return ours and CONTAINERD.exists() and os.geteuid() == 0
-
-
-def name_by_digest(image: str) -> str:
-    """Name an image that the node has by its digest too, as specs must."""
-    ctr = ["ctr", "-a", str(CONTAINERD), "-n", "k8s.io", "images"]
-    listed = subprocess.run([*ctr, "ls", f"name=={image}"], check=True, capture_output=True, text=True).stdout
-    reference = f"{image.rpartition(':')[0]}@{listed.splitlines()[1].split()[2]}"
-    subprocess.run([*ctr, "tag", "--force", image, reference], check=True, capture_output=True)
-    return reference
-
-
-def forget(reference: str) -> None:
-    """Take an image that `name_by_digest` named off the node, under all of its names."""
-    ctr, digest = ["ctr", "-a", str(CONTAINERD), "-n", "k8s.io", "images"], reference.partition("@")[2]
-    rows = subprocess.run([*ctr, "ls"], check=True, capture_output=True, text=True).stdout.splitlines()[1:]
-    names = [row.split()[0] for row in rows if row.split()[2] == digest]
-    subprocess.run([*ctr, "rm", *names], check=True, capture_output=True)
-
-
-@contextlib.contextmanager
-def a_registry(answers: Mapping[str, tuple[int, str]]) -> Iterator[str]:
-    """A registry on this machine that has nothing: its address. `answers` are status and code by repository."""
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            status, code = next((answers[name] for name in answers if f"/{name}/" in self.path), (200, ""))
-            body = json.dumps({"errors": [{"code": code, "message": code.lower()}]} if code else {}).encode()
-            self.send_response(status)
-            self.send_header("Content-Type", "application/json")
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            if self.command == "GET":
-                self.wfile.write(body)
-
-        do_HEAD = do_GET
-
-        def log_message(self, *_: Any) -> None:
-            pass
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    try:
-        yield f"localhost:{server.server_port}"
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()

@@ -33,7 +33,8 @@ from sandbox.kube.api import Api
 from sandbox.kube.box import KubeSandbox
 from tests.cluster.conftest import FAST, a_namespace
 from tests.cluster.faults import foreign_pod
-from tests.cluster.hands import Place, a_place, a_registry, is_here, name_by_digest, refusal, told_while
+from tests.cluster.hands import Place, a_place, is_here, refusal, told_while
+from tests.cluster.images import a_registry, name_by_digest
 
 pytestmark = [pytest.mark.cluster, pytest.mark.anyio, pytest.mark.slow]
 

@@ -29,7 +29,8 @@ from sandbox.kube.api import Api
 from sandbox.kube.lease import CLOCK_MARGIN_S
 from tests.cluster.conftest import FAST, KUBE_DIR, a_canary, leases_of, pods_of
 from tests.cluster.faults import foreign_pod
-from tests.cluster.hands import forget, is_here, name_by_digest
+from tests.cluster.hands import is_here
+from tests.cluster.images import forget, name_by_digest
 from tests.cluster.mkimage import add_layer
 from tests.cluster.trials import VICTIM_LEASE_S
 

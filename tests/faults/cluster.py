@@ -12,20 +12,19 @@ import signal
 import ssl
 import subprocess
 import tarfile
-import threading
 import time
 import urllib.error
 import urllib.request
 from base64 import b64decode
 from collections.abc import Iterator
-from hashlib import sha256
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import yaml
 
 from tests.cluster.conftest import KUBE_DIR
+from tests.cluster.images import ctr, name_by_digest
+from tests.cluster.mkimage import add_layer
 
 JSON = dict[str, Any]
 RUN_DIR = KUBE_DIR / "run"
@@ -159,57 +158,14 @@ def cut_off(addresses: list[str]) -> Iterator[None]:
 # -- images ------------------------------------------------------------------------------------------------------------
 
 
-def ctr(*words: str) -> str:
-    command = ["ctr", "-a", str(RUN_DIR / "containerd.sock"), "-n", "k8s.io", *words]
-    return subprocess.run(command, check=True, capture_output=True, text=True).stdout
-
-
-@contextlib.contextmanager
-def a_registry_without_images() -> Iterator[str]:
-    """A registry of this host's that knows no image; its name in references."""
-
-    class Answer(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            found = self.path in {"/v2", "/v2/"}
-            error = {"code": "MANIFEST_UNKNOWN", "message": "manifest unknown"}
-            body = json.dumps({} if found else {"errors": [error]}).encode()
-            self.send_response(200 if found else 404)
-            self.send_header("Content-Type", "application/json")
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            if self.command == "GET":
-                self.wfile.write(body)
-
-        do_HEAD = do_GET
-
-        def log_message(self, *_: object) -> None:
-            """Nobody reads it."""
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Answer) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        try:
-            yield f"localhost:{server.server_port}"
-        finally:
-            server.shutdown()
-            thread.join()
-
-
-def load_toy(repo: Path, folder: Path) -> tuple[str, str]:
-    """Put the repository on top of the node's Python image, at /testbed; the new image's name and digest."""
-    name = f"localhost/sandman-faults-{secrets.token_hex(4)}"
+def load_toy(repo: Path, folder: Path) -> str:
+    """Put the repository on top of the node's Python image, at /testbed; the new image's reference."""
+    name = f"localhost/sandman-faults-{secrets.token_hex(4)}:1"
     archive = folder / "toy.tar"
-    _add_layer(KUBE_DIR / "images" / "py.tar", _layer(repo), f"{name}:1", archive)
-    ctr("images", "import", str(archive))
+    add_layer(KUBE_DIR / "images" / "py.tar", _layer(repo), name, archive)
+    ctr("import", str(archive))
     archive.unlink()
-    digest = next(line.split()[2] for line in ctr("images", "ls", f"name=={name}:1").splitlines()[1:])
-    ctr("images", "tag", f"{name}:1", f"{name}@{digest}")
-    return name, digest
-
-
-def forget(name: str, digest: str) -> None:
-    """Take an image of `load_toy` away again."""
-    ctr("images", "rm", f"{name}:1", f"{name}@{digest}")
+    return name_by_digest(name)
 
 
 def _layer(repo: Path) -> bytes:
@@ -223,32 +179,3 @@ def _by_root(member: tarfile.TarInfo) -> tarfile.TarInfo:
     member.uid = member.gid = 0
     member.uname = member.gname = "root"
     return member
-
-
-def _add_layer(below: Path, layer: bytes, name: str, out: Path) -> None:
-    """The docker archive `below` with one more layer."""
-    digest = sha256(layer).hexdigest()
-    with tarfile.open(below) as source, tarfile.open(out, "w") as target:
-
-        def put(path: str, data: bytes) -> None:
-            member = tarfile.TarInfo(path)
-            member.size = len(data)
-            target.addfile(member, io.BytesIO(data))
-
-        (manifest,) = json.loads(_read(source, "manifest.json"))
-        config = json.loads(_read(source, manifest["Config"]))
-        for path in manifest["Layers"]:
-            target.addfile(source.getmember(path), source.extractfile(path))
-        config["rootfs"]["diff_ids"].append(f"sha256:{digest}")
-        text = json.dumps(config).encode()
-        config_name = f"{sha256(text).hexdigest()}.json"
-        put(f"{digest}/layer.tar", layer)
-        put(config_name, text)
-        layers = [*manifest["Layers"], f"{digest}/layer.tar"]
-        put("manifest.json", json.dumps([{"Config": config_name, "RepoTags": [name], "Layers": layers}]).encode())
-
-
-def _read(archive: tarfile.TarFile, name: str) -> bytes:
-    file = archive.extractfile(name)
-    assert file is not None
-    return file.read()

@@ -10,41 +10,20 @@ import contextlib
 import os
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.cluster.conftest import KUBE_DIR, cluster_held, left_in
-from tests.faults.cluster import (
-    Admin,
-    a_registry_without_images,
-    ctr,
-    cut_off,
-    forget,
-    killed,
-    load_toy,
-    standing_still,
-)
+from tests.cluster.images import a_registry, ctr, forget
+from tests.faults.cluster import Admin, cut_off, killed, load_toy, standing_still
 from tests.faults.processes import Striker, frozen, kill_first, sandboxes_beside, wait_for_sandboxes
 from tests.faults.room import Room, check_all_right, check_none_has_a_verdict, is_root
 from tests.faults.seen import note
 from tests.grader.tasks import make_repo
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow, pytest.mark.timeout(600)]
-
-
-@dataclass(frozen=True)
-class Toy:
-    """The toy's image on the node."""
-
-    name: str
-    digest: str
-
-    @property
-    def reference(self) -> str:
-        return f"{self.name}@{self.digest}"
 
 
 @pytest.fixture(scope="session")
@@ -63,11 +42,12 @@ def cluster() -> Admin:
 
 
 @pytest.fixture(scope="session")
-def toy(cluster: Admin, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Toy]:
+def toy(cluster: Admin, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The toy's image on the node."""
     folder = tmp_path_factory.mktemp("faults-toy")
-    name, digest = load_toy(make_repo(folder / "repo").path, folder)
-    yield Toy(name, digest)
-    forget(name, digest)
+    reference = load_toy(make_repo(folder / "repo").path, folder)
+    yield reference
+    forget(reference)
 
 
 @pytest.fixture(autouse=True)
@@ -84,11 +64,11 @@ def namespace(cluster: Admin) -> Iterator[str]:
 
 
 @pytest.fixture
-def room(tmp_path: Path, cluster: Admin, namespace: str, toy: Toy) -> Iterator[Callable[..., Room]]:
+def room(tmp_path: Path, cluster: Admin, namespace: str, toy: str) -> Iterator[Callable[..., Room]]:
     """Makes a room in a namespace of its own, of which no pod and no lease is left at the end."""
     made: list[Room] = []
 
-    def make(*, image: str = toy.reference, provider: dict[str, Any] | None = None, **changes: Any) -> Room:
+    def make(*, image: str = toy, provider: dict[str, Any] | None = None, **changes: Any) -> Room:
         settings = {"type": "kubernetes", "namespace": namespace, "kubeconfig": str(cluster.kubeconfig)}
         settings |= {"guard": "unguarded", **(provider or {})}
         changes["conditions"] = {"egress": "open", **changes.get("conditions", {})}
@@ -199,20 +179,20 @@ def test_a_pod_beyond_its_disk_is_evicted_and_has_no_verdict(room: Callable[...,
     note("disk filled by the suite", "kubernetes", rows)
 
 
-def test_a_missing_image_costs_no_verdict(room: Callable[..., Room], toy: Toy) -> None:
+def test_a_missing_image_costs_no_verdict(room: Callable[..., Room], toy: str) -> None:
     """No score of an image that its registry does not have, at the first try; once it is there, the same command."""
-    with a_registry_without_images() as registry:
-        elsewhere = f"{registry}/toy@{toy.digest}"
+    with a_registry({"toy": (404, "MANIFEST_UNKNOWN")}) as registry:
+        elsewhere = f"{registry}/toy@{toy.partition('@')[2]}"
         one = room(image=elsewhere, sleep_s=0)
 
         rows = check_none_has_a_verdict(one.start().wait(90), "ImageError: .* not found", attempts=1)
         note("image missing", "kubernetes", rows)
 
-        ctr("images", "tag", toy.reference, elsewhere)
+        ctr("tag", toy, elsewhere)
         try:
             note("image missing", "kubernetes", check_all_right(one.start().wait(90)), then=True)
         finally:
-            ctr("images", "rm", elsewhere)
+            ctr("rm", elsewhere)
 
 
 @pytest.mark.long
