@@ -17,6 +17,7 @@ async def a_sandbox_was_never_used(subject: Subject) -> None:
             expect(True, box.identity.image_digest.startswith("sha256:"), "an image digest")
         expect(True, first.identity.sandbox_id != second.identity.sandbox_id, "distinct sandbox ids")
         expect(True, first.identity.boot_id != second.identity.boot_id, "distinct boot ids")
+        expect((None, None), (first.trouble, second.trouble), "trouble around sandboxes that are well")
 
 
 async def phases_are_timed(subject: Subject) -> None:

@@ -62,6 +62,8 @@ class Place:
 
     act: Act
     unbuildable: bool = False
+    failure: str = ""
+    """Of a sandbox, on record where there is no verdict."""
     graded: list[tuple[str, Job]] = field(default_factory=list)
 
     def open_grounds(self, of: Campaign) -> OpenGrounds:
@@ -89,7 +91,9 @@ class _Grounds:
             {"success": ("t",), "failure": ()} if outcome is Outcome.RESOLVED else {"success": (), "failure": ("t",)}
         )
         ended = grading(job.task.task_id, outcome, model=job.submission.model_name_or_path, patch=job.submission.patch)
-        return ended.model_copy(update={"fail_to_pass": listed, "statuses": {"t": "X"}})
+        failures = (self.place.failure,) if outcome is Outcome.NO_VERDICT and self.place.failure else ()
+        evidence = ended.evidence.model_copy(update={"failures": failures})
+        return ended.model_copy(update={"fail_to_pass": listed, "statuses": {"t": "X"}, "evidence": evidence})
 
 
 def well(_: Campaign, job: Job) -> Outcome:
@@ -283,6 +287,24 @@ async def test_infrastructure_leaves_a_task_without_a_class_and_says_so(tmp_path
 
     mended = await preflight(one_task(tmp_path), place := Place(well))
     assert (Class.ADMITTED, 1) == (only(mended).kind, len(place.graded))
+
+
+async def test_a_task_that_lacks_memory_has_a_class_and_is_no_matter_of_infrastructure(tmp_path: Path) -> None:
+    """Its sandboxes run out of memory as declared, which is no verdict; once it is told what it needs, nothing is left
+    to be tried again."""
+
+    def hungry(of: Campaign, job: Job) -> Outcome:
+        starved = job.submission.patch and of.conditions.memory_mib == 64
+        return Outcome.NO_VERDICT if starved else well(of, job)
+
+    of = one_task(tmp_path, conditions={"memory_mib": 64})
+    place = Place(hungry, failure="OutOfMemory: the kernel killed it")
+    undiagnosed = await preflight(of, place)
+    assert (Class.NO_VERDICT, (ONE,)) == (only(undiagnosed).kind, undiagnosed.infrastructure)
+
+    done = await preflight(of, place, vary=("memory_mib",))
+    assert (Class.NEEDS_CONDITION, ["memory_mib"]) == (only(done).kind, [need.condition for need in only(done).needs])
+    assert () == done.infrastructure
 
 
 async def test_however_many_gradings_are_lost_the_rest_go_on(tmp_path: Path) -> None:
