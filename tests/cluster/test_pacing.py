@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import aclosing
 from pathlib import Path
-from typing import Any
 
 import anyio
 import pytest
@@ -35,8 +34,9 @@ async def test_of_4096_acquires_no_more_arrive_than_the_bucket_lets_through(
     pacing = PacingConfig(creates_per_s=per_s, burst=burst, max_in_flight=5000, max_live=5000)
     told: list[AcquireTimeout] = []
     sent: list[float] = []
+    underway_s: list[float] = []
     stamps: list[float] = []
-    watch = Api(config(), admin._client, namespace).watch_pods("", "0", timeout_s=60)
+    watch = admin.in_namespace(namespace).watch_pods("", "0", timeout_s=60)
 
     async def observe() -> None:
         async with aclosing(watch) as events:
@@ -48,9 +48,11 @@ async def test_of_4096_acquires_no_more_arrive_than_the_bucket_lets_through(
     async with open_provider(config(pacing=pacing, node_selector=UNPLACED)) as provider:
         create = provider._api.create_pod
 
-        async def counted(manifest: Mapping[str, Any]) -> CreateAnswer:
-            sent.append(time.monotonic())
-            return await create(manifest)
+        async def counted(manifest: bytes) -> CreateAnswer:
+            sent.append(began := time.monotonic())
+            answer = await create(manifest)
+            underway_s.append(time.monotonic() - began)
+            return answer
 
         provider._api.create_pod = counted
 
@@ -72,9 +74,8 @@ async def test_of_4096_acquires_no_more_arrive_than_the_bucket_lets_through(
     assert 0.95 * (4096 - len(sent)) <= len(queued)  # the others had their turn, and no time left to use it
     assert fullest_excess(sent, per_s=per_s, burst=burst) < 1
     assert burst < len(stamps) <= len(sent)
-    assert (
-        fullest_excess(sorted(stamps), per_s=per_s, burst=burst) <= per_s + 1
-    )  # the server's stamps are whole seconds
+    # The server's stamps are whole seconds, and a request that was long under way may arrive with a later one.
+    assert fullest_excess(sorted(stamps), per_s=per_s, burst=burst) <= per_s * (1 + max(underway_s)) + 1
     assert "creates_per_s" in str(queued[-1])
     assert [] == await pods_of(admin, namespace)
 
