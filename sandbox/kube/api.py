@@ -1,4 +1,5 @@
-"""The way to the API server: raw JSON through the official client, and every answer as one of ours. The only seam.
+"""The way to the API server: raw JSON, with the official client's credentials and TLS, and every answer as one of ours.
+The only seam.
 
 Requests that change the cluster answer with a value that says what is known, since "not known" is the common case that
 ownership lives on: a 5xx, a broken connection and a time-out leave the outcome of a create or delete unknown. Reads
@@ -23,9 +24,11 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urlencode, urlsplit
 from urllib.request import getproxies, proxy_bypass
 
+from pydantic_core import from_json
+
 from sandbox.config import KubernetesConfig
 from sandbox.errors import ProviderUnavailable
-from sandbox.kube.snapshot import Pod, PodEvent, WatchEvent, parse_events, parse_pod, parse_watch_event
+from sandbox.kube.snapshot import Pod, PodEvent, WatchEvent, parse_events, parse_list, parse_pod, parse_watch_event
 
 if TYPE_CHECKING:
     import aiohttp
@@ -37,8 +40,12 @@ LANE = 64
 """Requests for single pods at once."""
 BESIDE = 16
 """Connections for all else: lists, watches, leases, explanations."""
+METADATA = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,application/json"
+"""What is accepted where only who an object is matters: the server need not write all of it, nor we read it."""
 
 _RELOAD_PAUSE_S = 5.0
+_READ_AHEAD_BYTES = 1 << 21
+"""One line of a watch is a whole object, which may be a megabyte or more."""
 
 
 class ApiFailure(Exception):
@@ -125,15 +132,23 @@ DeleteAnswer = DeleteAccepted | Absent | OtherUid | Throttled | Unknown
 class Api:
     """One connection pool to one API server. Made by `open_api`."""
 
-    def __init__(self, config: KubernetesConfig, client: Any, namespace: str) -> None:
+    def __init__(
+        self, config: KubernetesConfig, configuration: Any, session: aiohttp.ClientSession, namespace: str
+    ) -> None:
         self.namespace = namespace
+        self._session = session
         self._config = config
-        self._client = client
+        self._configuration = configuration
         self.lane = asyncio.Semaphore(LANE)
         """Hold it around `create_pod`, `read_pod` and `delete_pod`."""
         self._reload = asyncio.Lock()
         self._reloaded_at = time.monotonic()
         self._server_ahead_s = 0.0
+        self._server_date: str | None = None
+
+    def in_namespace(self, namespace: str) -> Api:
+        """The same server, credentials and connections for another namespace."""
+        return Api(self._config, self._configuration, self._session, namespace)
 
     def server_time(self) -> float:
         """Seconds since the epoch by the server's clock, to about a second. Leases are written and judged by it."""
@@ -142,14 +157,14 @@ class Api:
     @property
     def server(self) -> str:
         """The URL of the API server."""
-        return str(self._client.configuration.host).rstrip("/")
+        return str(self._configuration.host).rstrip("/")
 
     # -- pods ----------------------------------------------------------------------------------------------------------
 
-    async def create_pod(self, manifest: Mapping[str, Any]) -> CreateAnswer:
-        """Send one create. Never raises."""
+    async def create_pod(self, manifest: bytes) -> CreateAnswer:
+        """Send one create, of a pod's JSON. Never raises."""
         try:
-            return Created(parse_pod(await self.call("POST", self._pods(), manifest)))
+            return Created(parse_pod(await self._answer("POST", self._pods(), manifest, accept=METADATA)))
         except ApiFailure as failure:
             return _create_answer(failure)
         except ValueError as error:
@@ -158,7 +173,7 @@ class Api:
     async def read_pod(self, name: str) -> ReadAnswer:
         """The pod of that name, whosever it is. Never raises."""
         try:
-            return Found(parse_pod(await self.call("GET", self._pods(name))))
+            return Found(parse_pod(await self._answer("GET", self._pods(name))))
         except ApiFailure as failure:
             return Absent() if failure.status == 404 else Unknown(str(failure), failure.status != 0)
         except ValueError as error:
@@ -174,11 +189,8 @@ class Api:
             "propagationPolicy": "Background",
         }
         try:
-            async with self._open("DELETE", self._pods(name), options, total_s=REQUEST_S) as response:
-                await response.read()
+            await self._answer("DELETE", self._pods(name), _json(options), accept=METADATA)
         except ApiFailure as failure:
-            if failure.status == 401 and await self._reloaded():
-                return Unknown(str(failure), by_server=True)  # which is tried again
             if failure.status == 404:
                 return Absent()
             if failure.status == 409:
@@ -193,12 +205,15 @@ class Api:
         pods: list[Pod] = []
         query = {"labelSelector": selector, "limit": "500"}
         while True:
-            page = await self.call("GET", self._pods() + "?" + urlencode(query))
-            pods += [parse_pod(item) for item in page.get("items") or []]
-            metadata = page.get("metadata") or {}
+            page = await self._answer("GET", self._pods() + "?" + urlencode(query))
+            try:
+                more, metadata = parse_list(page)
+            except ValueError as error:
+                raise ApiFailure("list pods", 0, "Garbled", str(error)) from error
+            pods += more
             if not metadata.get("continue"):
-                return pods, str(metadata.get("resourceVersion") or "")
-            query["continue"] = str(metadata["continue"])
+                return pods, metadata.get("resourceVersion") or ""
+            query["continue"] = metadata["continue"] or ""
 
     async def watch_pods(self, selector: str, version: str, *, timeout_s: float) -> AsyncGenerator[WatchEvent, None]:
         """Lines of one watch until the server ends it, at the latest after `timeout_s`. Raises `ApiFailure`, also
@@ -213,7 +228,7 @@ class Api:
         async with self._open("GET", self._pods() + "?" + urlencode(query), None, read_s=timeout_s + 5.0) as response:
             async for line in _lines(response):
                 try:
-                    yield parse_watch_event(json.loads(line))
+                    yield parse_watch_event(line)
                 except ValueError as error:
                     raise ApiFailure("watch pods", 0, "Garbled", str(error)) from error
 
@@ -222,8 +237,8 @@ class Api:
         about = f"involvedObject.kind=Pod,involvedObject.name={pod.name}"  # some components leave the UID out
         query = urlencode({"fieldSelector": about, "limit": "100"})
         try:
-            return parse_events(await self.call("GET", f"{self.path('events')}?{query}", timeout_s=5.0), pod.uid)
-        except ApiFailure:
+            return parse_events(await self._answer("GET", f"{self.path('events')}?{query}", timeout_s=5.0), pod.uid)
+        except (ApiFailure, ValueError):
             return ()
 
     # -- anything else -------------------------------------------------------------------------------------------------
@@ -237,16 +252,29 @@ class Api:
         self, method: str, path: str, body: Mapping[str, Any] | None = None, *, timeout_s: float = REQUEST_S
     ) -> dict[str, Any]:
         """One request and its JSON. Raises `ApiFailure`."""
+        try:
+            answer = from_json(await self._answer(method, path, _json(body), timeout_s=timeout_s))
+        except ValueError as error:
+            raise ApiFailure(f"{method} {path}", 0, "Garbled", str(error)) from error
+        return answer if isinstance(answer, dict) else {}
+
+    async def _answer(
+        self,
+        method: str,
+        path: str,
+        body: bytes | None = None,
+        *,
+        timeout_s: float = REQUEST_S,
+        accept: str = "application/json",
+    ) -> bytes:
+        """One request and what came. Raises `ApiFailure`."""
         for may_reload in (True, False):
             try:
-                async with self._open(method, path, body, total_s=timeout_s) as response:
-                    answer = json.loads(await response.read())
-                return answer if isinstance(answer, dict) else {}
+                async with self._open(method, path, body, total_s=timeout_s, accept=accept) as response:
+                    return await response.read()
             except ApiFailure as failure:
                 if failure.status != 401 or not may_reload or not await self._reloaded():
                     raise
-            except ValueError as error:
-                raise ApiFailure(f"{method} {path}", 0, "Garbled", str(error)) from error
         raise AssertionError("unreachable")
 
     @asynccontextmanager
@@ -254,10 +282,11 @@ class Api:
         self,
         method: str,
         path: str,
-        body: Mapping[str, Any] | None,
+        body: bytes | None,
         *,
         total_s: float | None = None,
         read_s: float | None = None,
+        accept: str = "application/json",
     ) -> AsyncIterator[aiohttp.ClientResponse]:
         """The response to a request, its head read and its status good. Raises `ApiFailure`, also for what goes wrong
         while the caller reads."""
@@ -266,14 +295,21 @@ class Api:
         what = f"{method} {path.partition('?')[0]}"
         timeout = aiohttp.ClientTimeout(total=total_s, sock_read=read_s, sock_connect=CONNECT_S, connect=None)
         kind = "application/merge-patch+json" if method == "PATCH" else "application/json"
-        headers = {"Accept": "application/json", "Content-Type": kind}
-        for auth in (await self._client.configuration.auth_settings()).values():
+        headers = {"Accept": accept, "Content-Type": kind}
+        configuration = self._configuration
+        for auth in (await configuration.auth_settings()).values():
             headers[auth["key"]] = auth["value"]
         try:
-            answer = await self._client.rest_client.request(
-                method, self.server + path, headers=headers, body=body, _request_timeout=timeout
-            )
-            async with answer.response as response:
+            async with self._session.request(
+                method,
+                self.server + path,
+                headers=headers,
+                data=body,
+                timeout=timeout,
+                proxy=configuration.proxy,
+                proxy_headers=configuration.proxy_headers,
+                server_hostname=configuration.tls_server_name,
+            ) as response:
                 self._note_clock(response.headers.get("Date"))
                 if response.status >= 400:
                     raise await _failure(what, response)
@@ -282,6 +318,9 @@ class Api:
             raise ApiFailure(what, 0, type(error).__name__, str(error)) from error
 
     def _note_clock(self, date: str | None) -> None:
+        if date == self._server_date:
+            return
+        self._server_date = date
         try:
             self._server_ahead_s = parsedate_to_datetime(date or "").timestamp() - time.time()
         except ValueError:
@@ -298,7 +337,7 @@ class Api:
                 return True
             if asked_at - self._reloaded_at < _RELOAD_PAUSE_S:
                 return False
-            await _load(self._config, self._client.configuration)
+            await _load(self._config, self._configuration)
             self._reloaded_at = time.monotonic()
             return True
 
@@ -307,19 +346,23 @@ class Api:
 async def open_api(config: KubernetesConfig) -> AsyncIterator[Api]:
     """Load the credentials and open the connection pool. Raises `ProviderUnavailable`."""
     try:
-        from kubernetes.aio.client import ApiClient, Configuration
+        from kubernetes.aio.client import Configuration
+        from kubernetes.aio.client.rest import RESTClientObject
     except ImportError as error:
         raise ProviderUnavailable(
             "the Kubernetes client is not installed: pip install 'sandman-grader[kubernetes]'", missing="kubernetes"
         ) from error
+    import aiohttp
+
     configuration = Configuration()
     namespace = await _load(config, configuration)
-    configuration.connection_pool_maxsize = LANE + BESIDE
     configuration.proxy = configuration.proxy or _proxy_of_the_environment(str(configuration.host))
-    # Trusting the environment looks up .netrc in a thread at each request, for a server that takes no such login.
-    configuration.client_session_kwargs = {"trust_env": False}
-    async with ApiClient(configuration) as client:
-        yield Api(config, client, config.namespace or namespace or "default")
+    async with aiohttp.ClientSession(
+        connector=aiohttp.TCPConnector(limit=LANE + BESIDE, ssl=RESTClientObject(configuration).ssl_context),
+        cookie_jar=aiohttp.DummyCookieJar(),
+        read_bufsize=_READ_AHEAD_BYTES,
+    ) as session:
+        yield Api(config, configuration, session, config.namespace or namespace or "default")
 
 
 async def _load(config: KubernetesConfig, configuration: Any) -> str | None:
@@ -359,6 +402,10 @@ def _read_if_there(file: Path) -> str | None:
         return None
 
 
+def _json(body: Mapping[str, Any] | None) -> bytes | None:
+    return None if body is None else json.dumps(body).encode()
+
+
 def _create_answer(failure: ApiFailure) -> CreateAnswer:
     if failure.status == 429:
         return Throttled(failure.retry_after_s, failure.said)
@@ -373,7 +420,7 @@ async def _failure(what: str, response: aiohttp.ClientResponse) -> ApiFailure:
     """The server's own words, from its Status object where it sent one."""
     text = (await response.read())[:4096]
     try:
-        status = json.loads(text)
+        status = from_json(text)
         reason, said = str(status.get("reason") or ""), str(status.get("message") or "")
         seconds = (status.get("details") or {}).get("retryAfterSeconds")
     except (ValueError, AttributeError):

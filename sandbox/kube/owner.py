@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine
 from typing import Any
-
-import anyio
 
 from sandbox.kube import ownership as rules
 from sandbox.kube.api import (
@@ -40,7 +38,7 @@ class Owner:
         self,
         api: Api,
         claim: rules.Claim,
-        manifest: Mapping[str, Any],
+        manifest: bytes,
         *,
         grace_s: int,
         spawn: Spawn,
@@ -58,7 +56,8 @@ class Owner:
         self.looks = 0
         """Read-backs that were answered."""
         self.failed_deletes = 0
-        self._changed = anyio.Event()
+        self._changed: asyncio.Event | None = None
+        """Of who waits for the next news, if anybody does."""
         self._api = api
         self._manifest = manifest
         self._grace_s = grace_s
@@ -72,6 +71,8 @@ class Owner:
 
     async def change(self) -> None:
         """Wait for the next news."""
+        if self._changed is None:
+            self._changed = asyncio.Event()
         await self._changed.wait()
 
     def tell(self, event: rules.Event) -> None:
@@ -97,7 +98,7 @@ class Owner:
 
     def stored(self) -> None:
         """The create needs not be sent again."""
-        self._manifest = {}
+        self._manifest = b""
 
     def on_pod(self, pod: Pod) -> None:
         """News of a pod of our name."""
@@ -143,8 +144,9 @@ class Owner:
         self._spawn = lambda work: work.close()
 
     def _tell_of_change(self) -> None:
-        changed, self._changed = self._changed, anyio.Event()
-        changed.set()
+        changed, self._changed = self._changed, None
+        if changed is not None:
+            changed.set()
 
     def _note(self, pod: Pod) -> None:
         """Keep what is newest. Old news of an earlier pod of ours do not hide the one in use."""

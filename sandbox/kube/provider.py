@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hashlib
+import json
 import math
 import secrets
 import time
@@ -230,7 +231,7 @@ class KubernetesProvider:
         owner = Owner(
             self._api,
             rules.Claim(mark.name, mark.nonce),
-            manifest,
+            json.dumps(manifest).encode(),
             grace_s=self.config.grace_s,
             spawn=lambda work: self._spawn(self._requests, work, f"request for {mark.name}"),
             watched=self._watch.tells,

@@ -1,19 +1,32 @@
 """What the server says of a pod, as a frozen value parsed from its JSON. Pure; nothing is decided here.
 
-Unknown fields are ignored and absent ones are None, so that servers from 1.20 on are understood. Times are the server's
+Absent fields are None, so that servers from 1.20 on are understood. Times are the server's
 own, in seconds since the epoch; they are never compared with a clock of ours.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Literal
+from typing import Literal
 
 from sandbox.kube.manifest import CONTAINER, NONCE_LABEL, RUN_LABEL
+from sandbox.kube.podjson import (
+    EVENT_LIST,
+    LINE,
+    POD,
+    POD_LIST,
+    ConditionJSON,
+    ContainerJSON,
+    ListMetadataJSON,
+    PodJSON,
+    Raw,
+    TerminatedJSON,
+    WaitingJSON,
+    read,
+)
 
-JSON = Mapping[str, Any]
+_UNTOLD: ConditionJSON = {"type": "", "status": "Unknown"}
 
 
 @dataclass(frozen=True)
@@ -76,39 +89,47 @@ class Pod:
     image_id: str | None
 
 
-def parse_pod(raw: JSON) -> Pod:
-    """The snapshot of a pod's JSON. Raises ValueError when it has no name or UID: it is no pod then."""
-    metadata, status, spec = _map(raw, "metadata"), _map(raw, "status"), _map(raw, "spec")
-    name, uid = metadata.get("name"), metadata.get("uid")
-    if not isinstance(name, str) or not isinstance(uid, str):
-        raise ValueError("the server sent a pod without name or UID")
-    labels = _map(metadata, "labels")
-    conditions = {str(one.get("type")): one for one in _list(status, "conditions")}
-    container = next((one for one in _list(status, "containerStatuses") if one.get("name") == CONTAINER), {})
-    state = _map(container, "state")
-    scheduled, ready = conditions.get("PodScheduled", {}), conditions.get("Ready", {})
-    disruption, whole = conditions.get("DisruptionTarget", {}), conditions.get("ContainersReady", {})
+def parse_pod(raw: Raw) -> Pod:
+    """The snapshot of a pod's JSON. Raises ValueError when it has no name or UID, or is none at all."""
+    return _pod(read(POD, raw))
+
+
+def parse_list(raw: Raw) -> tuple[list[Pod], ListMetadataJSON]:
+    """The pods of one page of a list, and what the page says of itself. Raises ValueError."""
+    page = read(POD_LIST, raw)
+    return [_pod(one) for one in page.get("items") or ()], page["metadata"]
+
+
+def _pod(raw: PodJSON) -> Pod:
+    metadata, status = raw["metadata"], raw.get("status") or {}
+    labels = metadata.get("labels") or {}
+    conditions = {one["type"]: one for one in status.get("conditions") or ()}
+    nothing: ContainerJSON = {"name": CONTAINER}
+    container = next((one for one in status.get("containerStatuses") or () if one["name"] == CONTAINER), nothing)
+    state = container.get("state") or {}
+    scheduled, ready = conditions.get("PodScheduled", _UNTOLD), conditions.get("Ready", _UNTOLD)
+    disruption, whole = conditions.get("DisruptionTarget", _UNTOLD), conditions.get("ContainersReady", _UNTOLD)
     return Pod(
-        name=name,
-        uid=uid,
-        version=str(metadata.get("resourceVersion") or ""),
+        name=metadata["name"],
+        uid=metadata["uid"],
+        version=metadata.get("resourceVersion") or "",
         nonce=labels.get(NONCE_LABEL),
         run=labels.get(RUN_LABEL),
-        phase=str(status.get("phase") or "Pending"),
-        reason=str(status.get("reason") or ""),
-        message=str(status.get("message") or ""),
-        node=spec.get("nodeName") or None,
+        phase=status.get("phase") or "Pending",
+        reason=status.get("reason") or "",
+        message=status.get("message") or "",
+        node=(raw.get("spec") or {}).get("nodeName") or None,
         ip=status.get("podIP") or None,
         created_at=parse_time(metadata.get("creationTimestamp")),
-        scheduled_at=parse_time(scheduled.get("lastTransitionTime")) if scheduled.get("status") == "True" else None,
-        running_since=parse_time(_map(state, "running").get("startedAt")),
+        scheduled_at=parse_time(scheduled.get("lastTransitionTime")) if scheduled["status"] == "True" else None,
+        running_since=parse_time((state.get("running") or {}).get("startedAt")),
         deleting=bool(metadata.get("deletionTimestamp")),
         unschedulable=_unschedulable(scheduled),
-        disruption=str(disruption.get("reason") or "unknown") if disruption.get("status") == "True" else None,
-        ready={"True": True, "False": False}.get(str(ready.get("status"))),
-        node_silent=ready.get("status") == "False" and whole.get("status") == "True",
-        waiting=_waiting(_map(state, "waiting")),
-        terminated=_terminated(_map(state, "terminated")),
+        disruption=(disruption.get("reason") or "unknown") if disruption["status"] == "True" else None,
+        ready={"True": True, "False": False}.get(ready["status"]),
+        node_silent=ready["status"] == "False" and whole["status"] == "True",
+        waiting=_waiting(state.get("waiting")),
+        terminated=_terminated(state.get("terminated")),
         image_id=container.get("imageID") or None,
     )
 
@@ -121,11 +142,16 @@ class PodEvent:
     message: str
 
 
-def parse_events(raw: JSON, uid: str) -> tuple[PodEvent, ...]:
-    """The events of a list's JSON that are about the pod with this UID, or do not say about which, oldest first."""
-    items = [one for one in _list(raw, "items") if _map(one, "involvedObject").get("uid") in (uid, "", None)]
-    items.sort(key=lambda one: str(one.get("lastTimestamp") or one.get("eventTime") or ""))
-    return tuple(PodEvent(str(one.get("reason") or ""), str(one.get("message") or "")) for one in items)
+def parse_events(raw: Raw, uid: str) -> tuple[PodEvent, ...]:
+    """The events of a list's JSON that are about the pod with this UID, or do not say about which, oldest first.
+    Raises ValueError."""
+    items = [
+        one
+        for one in read(EVENT_LIST, raw).get("items") or ()
+        if (one.get("involvedObject") or {}).get("uid") in (uid, "", None)
+    ]
+    items.sort(key=lambda one: one.get("lastTimestamp") or one.get("eventTime") or "")
+    return tuple(PodEvent(one.get("reason") or "", one.get("message") or "") for one in items)
 
 
 @dataclass(frozen=True)
@@ -140,27 +166,27 @@ class WatchEvent:
     """Of an error: 410 means that the version is too old."""
 
 
-def parse_watch_event(raw: JSON) -> WatchEvent:
+_KINDS: dict[str, Literal["added", "modified", "deleted"]] = {
+    "ADDED": "added",
+    "MODIFIED": "modified",
+    "DELETED": "deleted",
+}
+
+
+def parse_watch_event(raw: Raw) -> WatchEvent:
     """A line of a watch. Raises ValueError when it is none."""
-    kind, thing = str(raw.get("type") or ""), _map(raw, "object")
-    if kind == "ERROR":
-        return WatchEvent("error", None, None, thing.get("code"))
-    version = str(_map(thing, "metadata").get("resourceVersion") or "") or None
-    if kind == "BOOKMARK":
-        return WatchEvent("bookmark", None, version)
-    kinds: dict[str, Literal["added", "modified", "deleted"]] = {
-        "ADDED": "added",
-        "MODIFIED": "modified",
-        "DELETED": "deleted",
-    }
-    if kind not in kinds:
-        raise ValueError(f"the server sent a watch event of the unknown kind {kind[:40]!r}")
-    return WatchEvent(kinds[kind], parse_pod(thing), version)
+    line = read(LINE, raw)
+    if line["type"] == "ERROR":
+        return WatchEvent("error", None, None, line["object"].get("code"))
+    if line["type"] == "BOOKMARK":
+        return WatchEvent("bookmark", None, line["object"]["metadata"].get("resourceVersion") or None)
+    pod = _pod(line["object"])
+    return WatchEvent(_KINDS[line["type"]], pod, pod.version or None)
 
 
-def parse_time(text: object) -> float | None:
+def parse_time(text: str | None) -> float | None:
     """Seconds since the epoch of an RFC 3339 time. None: it is absent or is none."""
-    if not isinstance(text, str):
+    if text is None:
         return None
     try:
         return datetime.fromisoformat(text).timestamp()
@@ -168,33 +194,23 @@ def parse_time(text: object) -> float | None:
         return None
 
 
-def _unschedulable(scheduled: JSON) -> str | None:
-    if scheduled.get("status") == "False" and scheduled.get("reason") == "Unschedulable":
-        return str(scheduled.get("message") or "no node takes it")
+def _unschedulable(scheduled: ConditionJSON) -> str | None:
+    if scheduled["status"] == "False" and scheduled.get("reason") == "Unschedulable":
+        return scheduled.get("message") or "no node takes it"
     return None
 
 
-def _waiting(state: JSON) -> Waiting | None:
-    return Waiting(str(state.get("reason") or ""), str(state.get("message") or "")) if state else None
+def _waiting(state: WaitingJSON | None) -> Waiting | None:
+    return Waiting(state.get("reason") or "", state.get("message") or "") if state else None
 
 
-def _terminated(state: JSON) -> Terminated | None:
+def _terminated(state: TerminatedJSON | None) -> Terminated | None:
     if not state:
         return None
     return Terminated(
-        exit_code=int(state.get("exitCode") or 0),
-        reason=str(state.get("reason") or ""),
-        message=str(state.get("message") or ""),
+        exit_code=state.get("exitCode") or 0,
+        reason=state.get("reason") or "",
+        message=state.get("message") or "",
         started_at=parse_time(state.get("startedAt")),
         finished_at=parse_time(state.get("finishedAt")),
     )
-
-
-def _map(raw: JSON, name: str) -> JSON:
-    value = raw.get(name)
-    return value if isinstance(value, Mapping) else {}
-
-
-def _list(raw: JSON, name: str) -> list[JSON]:
-    value = raw.get(name)
-    return [one for one in value if isinstance(one, Mapping)] if isinstance(value, Sequence) else []

@@ -20,6 +20,7 @@ from typing import Any
 import aiohttp
 import yaml
 from aiohttp import web
+from kubernetes.aio.client.rest import RESTClientObject
 
 from sandbox.kube.api import Api
 from sandbox.kube.manifest import FACTS_ANNOTATION
@@ -208,7 +209,7 @@ class FaultyServer:
 
     @asynccontextmanager
     async def serve(self) -> AsyncIterator[FaultyServer]:
-        connector = aiohttp.TCPConnector(limit=200, ssl=self.api._client.rest_client.ssl_context)
+        connector = aiohttp.TCPConnector(limit=200, ssl=RESTClientObject(self.api._configuration).ssl_context)
         async with aiohttp.ClientSession(connector=connector) as self._session:
             app = web.Application(client_max_size=1 << 24)
             app.router.add_route("*", "/{path:.*}", self.handle)

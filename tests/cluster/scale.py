@@ -17,7 +17,6 @@ import statistics
 import sys
 import time
 from collections import Counter
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -113,7 +112,7 @@ async def provider_process(kubeconfig: Path, namespace: str, sandboxes: int) -> 
         assert isinstance(provider, KubernetesProvider)
         create = provider._api.create_pod
 
-        async def timed(manifest: Mapping[str, Any]) -> CreateAnswer:
+        async def timed(manifest: bytes) -> CreateAnswer:
             sent.append(time.monotonic())
             answer = await create(manifest)
             stored.append(time.monotonic())

@@ -115,7 +115,7 @@ async def test_the_janitor_deletes_what_a_dead_run_left_and_nothing_else(
     await admin.call("POST", leases, lease("alive", "2999-01-01T00:00:00.000000Z"))
     for name, of in (("of-dead", "dead"), ("of-none", "never-was"), ("of-alive", "alive"), ("foreign", None)):
         await admin.call("POST", f"/api/v1/namespaces/{namespace}/pods", pod(name, of))
-    own = Api(config(), admin._client, namespace)
+    own = admin.in_namespace(namespace)
 
     swept = await sweep(own)
 

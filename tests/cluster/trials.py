@@ -344,7 +344,7 @@ async def kill_trials(admin: Api, config: KubernetesConfig, *, kills: int, seed:
             await _one_kill(config, chance)
             most_left = max(most_left, len(set(await pods_of(admin, config.namespace)) - kept))
         await asyncio.sleep(VICTIM_LEASE_S + CLOCK_MARGIN_S + 1)
-        swept = await sweep(Api(config, admin._client, config.namespace))
+        swept = await sweep(admin.in_namespace(config.namespace))
         await asyncio.sleep(2.0)
         left = set(await pods_of(admin, config.namespace))
         return Kills(
