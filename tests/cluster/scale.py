@@ -3,6 +3,11 @@
 One provider process holds 12,000 sandboxes at once on 375 fake nodes (`fakenodes.py`), placed by the real scheduler. In
 the same run, before and after, the plainest client there is creates the same pods as fast as it can. Before all that
 1,000 pods show how evenly they are spread. Prints one JSON object.
+
+On one machine the clients take processor time that the server then lacks, and how much of the cluster's own work
+(placing pods, noting that they run) falls into the time of the creates changes with their rate. So the rate at which
+pods come to run is told beside the rate of creates, and `--client-cpu N` gives the clients and the fake nodes processor
+N and the server the others, as if each had a machine.
 """
 
 from __future__ import annotations
@@ -47,8 +52,9 @@ def provider_config(kubeconfig: Path, namespace: str, sandboxes: int) -> Kuberne
     )
 
 
-async def raw_creates(kubeconfig: Path, namespace: str, count: int) -> float:
-    """Creates a second by aiohttp and nothing else, with the provider's own manifest; its pods are deleted again."""
+async def raw_creates(kubeconfig: Path, namespace: str, count: int) -> dict[str, float]:
+    """Creates a second by aiohttp and nothing else, with the provider's own manifest, and pods a second until all run.
+    Its pods are deleted again."""
     config = provider_config(kubeconfig, namespace, 1)
     path = f"/api/v1/namespaces/{namespace}/pods"
     bodies = [
@@ -78,9 +84,12 @@ async def raw_creates(kubeconfig: Path, namespace: str, count: int) -> float:
         async with asyncio.TaskGroup() as group:
             for _ in range(CONNECTIONS):
                 group.create_task(worker())
-        rate = count / (time.perf_counter() - began)
+        created_s = time.perf_counter() - began
+        while await _any(session, path, "status.phase!=Running"):
+            await asyncio.sleep(1.0)
+        running_s = time.perf_counter() - began
         await _delete_all(session, path)
-    return rate
+    return {"creates_per_s": round(count / created_s, 1), "running_per_s": round(count / running_s, 1)}
 
 
 async def _delete_all(session: aiohttp.ClientSession, path: str) -> None:
@@ -88,9 +97,21 @@ async def _delete_all(session: aiohttp.ClientSession, path: str) -> None:
     while True:
         async with session.delete(path, json={"gracePeriodSeconds": 0}) as answer:
             await answer.read()
-        async with session.get(path, params={"limit": "1"}) as answer:
-            if not json.loads(await answer.read())["items"]:
-                return
+        if not await _any(session, path, ""):
+            return
+
+
+async def _any(session: aiohttp.ClientSession, path: str, field_selector: str) -> bool:
+    """Whether there is such a pod. A server that is too busy to say is asked again."""
+    while True:
+        async with session.get(path, params={"limit": "1", "fieldSelector": field_selector}) as answer:
+            page = json.loads(await answer.read())
+        if answer.status == 200:
+            break
+        if answer.status != 429 and answer.status < 500:
+            raise RuntimeError(f"{answer.status}: {page}")
+        await asyncio.sleep(1.0)
+    return bool(page["items"]) or bool(page["metadata"].get("continue"))
 
 
 async def provider_process(kubeconfig: Path, namespace: str, sandboxes: int) -> dict[str, Any]:
@@ -152,6 +173,7 @@ async def provider_process(kubeconfig: Path, namespace: str, sandboxes: int) -> 
         "commands_per_s": round(len(ran) / (max(ran) - max(acquired)), 1),
         "most_live_at_once": most_live,
         "creates_per_s": round(len(stored) / (max(stored) - min(sent)), 1),
+        "running_per_s": round(len(acquired) / (max(acquired) - min(sent)), 1),
         "all_acquired_after_s": round(max(acquired) - began, 1),
         "all_gone_after_s": round(time.monotonic() - released_at, 1),
         "peak_rss_mb": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024),
@@ -224,14 +246,29 @@ async def measure(sandboxes: int, nodes: int, raw: int, spread_pods: int) -> dic
                 said, _ = await child.communicate()
                 told["provider"] = json.loads(said)
                 told["provider"]["left"] = len(await pods_of(admin, namespace))
+                print(json.dumps({**told, "raw": [before]}), file=sys.stderr, flush=True)
                 after = await raw_creates(kubeconfig, namespace, raw)
-            fastest = max(before, after)
-            told["raw_creates_per_s"] = [round(before, 1), round(after, 1)]
-            told["of_the_fastest_raw"] = round(told["provider"]["creates_per_s"] / fastest, 2)
+            told["raw"] = [before, after]
+            told["of_the_fastest_raw"] = {
+                what: round(told["provider"][what] / max(before[what], after[what]), 2) for what in before
+            }
             return told
     finally:
         fake.terminate()
         await fake.wait()
+
+
+def apart(client_cpu: int) -> None:
+    """This process and what it starts run on that processor alone from now on, and the server, as `tests/cluster/up`
+    has started it, on the others."""
+    run = Path(os.environ.get("KUBE_DIR") or Path.home() / ".cache/sandman-grader/kube") / "run"
+    servers = [int(file.read_text()) for file in run.glob("*.pid")]
+    if not servers:
+        raise SystemExit(f"{run} names no server: set KUBE_DIR as for tests/cluster/up")
+    for server in servers:
+        for thread in Path(f"/proc/{server}/task").iterdir():
+            os.sched_setaffinity(int(thread.name), os.sched_getaffinity(0) - {client_cpu})
+    os.sched_setaffinity(0, {client_cpu})
 
 
 if __name__ == "__main__":
@@ -240,10 +277,13 @@ if __name__ == "__main__":
     parser.add_argument("--nodes", type=int, default=375)
     parser.add_argument("--raw", type=int, default=3_000, help="pods that the raw client makes, before and after")
     parser.add_argument("--spread", type=int, default=1_000)
+    parser.add_argument("--client-cpu", type=int, help="for the clients and fake nodes; the server gets the others")
     parser.add_argument("--provider", help="be the provider's process, in this namespace")
     given = parser.parse_args()
     if given.provider:
         work = provider_process(Path(os.environ["KUBECONFIG"]), given.provider, given.sandboxes)
     else:
+        if given.client_cpu is not None:
+            apart(given.client_cpu)
         work = measure(given.sandboxes, given.nodes, given.raw, given.spread)
     print(json.dumps(asyncio.run(work), indent=2))
