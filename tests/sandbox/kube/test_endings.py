@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 from typing import Any
 
 import pytest
@@ -35,7 +36,7 @@ from sandbox.kube.endings import (
     silence,
     trouble,
 )
-from sandbox.kube.snapshot import PodEvent, parse_events, parse_pod, parse_watch_event
+from sandbox.kube.snapshot import PodEvent, parse_events, parse_list, parse_pod, parse_watch_event
 from tests.sandbox.kube.pods import raw_pod, terminated, waiting
 
 DELETING = {"deletionTimestamp": "2026-01-01T00:01:00Z"}
@@ -263,6 +264,44 @@ def test_nonsense_of_a_server_is_a_value_error_or_a_pod(raw: dict[str, Any]) -> 
     """No answer of a server breaks the reader."""
     with contextlib.suppress(ValueError):
         assert parse_pod(raw).name
+
+
+@given(st.sampled_from(["ADDED", "BOOKMARK", "ERROR", "NEW"]), JSONS, st.binary(max_size=3))
+def test_nonsense_in_a_watch_a_list_or_events_is_a_value_error(kind: str, thing: Any, tail: bytes) -> None:
+    """Whatever a line holds, and wherever it is cut off."""
+    line = json.dumps({"type": kind, "object": thing, "items": thing, "metadata": thing}).encode()
+    for cut in (line, line[:-1], line + tail):
+        with contextlib.suppress(ValueError):
+            assert parse_watch_event(cut).kind
+        with contextlib.suppress(ValueError):
+            parse_list(cut)
+        with contextlib.suppress(ValueError):
+            parse_events(cut, "uid-1")
+
+
+def test_metadata_alone_and_what_a_server_leaves_out_make_a_pod_that_waits() -> None:
+    """As a create is answered; nulls are what they are where nothing is said yet, and what we do not read is passed
+    over."""
+    metadata = {"name": "sb", "uid": "u", "labels": {"sandman-grader/nonce": "n"}, "creationTimestamp": None}
+    short = parse_pod(json.dumps({"kind": "PartialObjectMetadata", "metadata": metadata}).encode())
+    empty = {"conditions": None, "containerStatuses": None, "podIPs": [{"ip": 7}], "phase": None}
+    whole = parse_pod({"metadata": {**metadata, "managedFields": [1]}, "spec": None, "status": empty})
+
+    assert ("sb", "u", "n", "Pending", None, None) == (
+        short.name,
+        short.uid,
+        short.nonce,
+        short.phase,
+        short.node,
+        short.running_since,
+    )
+    assert short == whole
+
+
+def test_what_is_wrong_with_an_answer_is_told_by_its_place() -> None:
+    """Not by its content, which may be long."""
+    with pytest.raises(ValueError, match=r"metadata\.uid: Input should be a valid string$"):
+        parse_pod({"metadata": {"name": "sb", "uid": 5}})
 
 
 def test_watch_lines_are_told_apart() -> None:
