@@ -31,6 +31,7 @@ class Loop:
     def __init__(self, on_error):
         self._epoll = select.epoll()  # close-on-exec by default
         self._callbacks = {}
+        self._round = 0
         self._timers = []
         self._live_timers = 0
         self._sequence = 0
@@ -41,11 +42,12 @@ class Loop:
     def watch(self, fd, events, callback):
         """Call `callback(events)` whenever one of `events` is there. A second call changes events and callback."""
         known = self._callbacks.get(fd)
+        since = self._round if known is None else known[2]
         if known is None:
             self._epoll.register(fd, events)
         elif known[0] != events:
             self._epoll.modify(fd, events)
-        self._callbacks[fd] = events, callback
+        self._callbacks[fd] = events, callback, since
 
     def forget(self, fd):
         """Watch `fd` no more. Must be called before it is closed; unknown descriptors are ignored."""
@@ -78,11 +80,17 @@ class Loop:
         self._running = False
 
     def run(self):
-        """Serve until `stop()`. An exception in a callback goes to `on_error` and nothing else happens."""
+        """Serve until `stop()`. An exception in a callback goes to `on_error` and nothing else happens.
+
+        A descriptor that is watched since this round may have the number of one that was closed in it: the round's
+        events are the closed one's. Its own come with the next round.
+        """
         while self._running:
-            for fd, events in self._epoll.poll(self._wait_s(), 64):
+            ready = self._epoll.poll(self._wait_s(), 64)
+            self._round += 1
+            for fd, events in ready:
                 known = self._callbacks.get(fd)
-                if known is not None:
+                if known is not None and known[2] != self._round:
                     self._call(known[1], events)
             now = time.monotonic()
             while self._timers and self._timers[0][0] <= now:

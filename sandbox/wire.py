@@ -202,7 +202,7 @@ class Wire:
 
         A connection whose answer was not read to its end, or came before its question's, is closed in any case.
         """
-        connection = self._idle.pop() if self._idle else await self._connect()
+        connection = self._kept_one() or await self._connect()
         kept = False
         connection.silent_s = 0.0
         self._busy.add(connection)
@@ -225,6 +225,14 @@ class Wire:
                 self._idle.append(connection)
             else:
                 connection.transport.abort()
+
+    def _kept_one(self) -> _Connection | None:
+        """The connection that was used last, of those that the daemon has not closed meanwhile."""
+        while self._idle:
+            connection = self._idle.pop()
+            if not connection.transport.is_closing():
+                return connection
+        return None
 
     def shut(self) -> None:
         """The peer is known to be gone: what waits for it breaks now, and nothing connects to it any more. Never

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
+import json
 import os
 import random
 import socket
@@ -255,6 +256,56 @@ async def test_who_waits_for_a_daemon_that_is_known_to_be_gone_hears_so_at_once(
 
     assert [SandboxLost] * 4 == [type(one) for one in told]
     assert {"its pod is gone"} == {getattr(one, "cause", None) for one in told}
+    assert 2 == connections
+
+
+async def test_a_kept_connection_that_the_daemon_has_closed_is_not_used_again() -> None:
+    """Not even for a request that nothing would send again."""
+    connections = 0
+
+    async def once(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal connections
+        connections += 1
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}")
+        await asyncio.sleep(0.05)
+        writer.close()
+
+    server = await asyncio.start_server(once, "127.0.0.1", 0)
+    async with server:
+        wire = Wire(*server.sockets[0].getsockname(), TOKEN)
+        for _ in range(3):
+            await _one_request(wire)
+            await asyncio.sleep(0.2)
+        await wire.aclose()
+    assert 3 == connections
+
+
+@pytest.mark.parametrize("cuts", [1, 2])
+async def test_a_manifest_is_asked_for_once_more_where_its_connection_broke(cuts: int) -> None:
+    """Reading it again changes nothing; a second break loses the sandbox."""
+    connections = 0
+
+    async def cut(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal connections
+        connections += 1
+        await reader.readuntil(b"\r\n\r\n")
+        if connections > cuts:
+            result = json.dumps({"entries": 0}).encode()
+            frame = b"r" + len(result).to_bytes(4, "big") + result
+            writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s" % (len(frame), frame))
+            await writer.drain()
+        writer.close()
+
+    server = await asyncio.start_server(cut, "127.0.0.1", 0)
+    async with server:
+        with _explained(server.sockets[0].getsockname()[1], "the way is cut") as client:
+            if cuts == 1:
+                assert {} == await client.baseline("/testbed")
+            else:
+                with pytest.raises(SandboxLost, match="the way is cut"):
+                    await client.baseline("/testbed")
+            await client.aclose()
     assert 2 == connections
 
 
