@@ -49,6 +49,7 @@ class Relay:
     def _on_readable(self, _events):
         data = os.read(self._worker.out_r, RELAY_BYTES)
         if not data:
+            self._connection.on_gone = None  # a client that has left is not to end it a second time
             self._close()
             self._connection.end_chunks()
             return

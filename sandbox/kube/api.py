@@ -29,6 +29,7 @@ from pydantic_core import from_json
 from sandbox.config import KubernetesConfig
 from sandbox.errors import ProviderUnavailable
 from sandbox.kube.snapshot import Pod, PodEvent, WatchEvent, parse_events, parse_list, parse_pod, parse_watch_event
+from sandbox.log import Log
 
 if TYPE_CHECKING:
     import aiohttp
@@ -291,15 +292,16 @@ class Api:
         """The response to a request, its head read and its status good. Raises `ApiFailure`, also for what goes wrong
         while the caller reads."""
         import aiohttp
+        from kubernetes.aio.config import ConfigException
 
         what = f"{method} {path.partition('?')[0]}"
         timeout = aiohttp.ClientTimeout(total=total_s, sock_read=read_s, sock_connect=CONNECT_S, connect=None)
         kind = "application/merge-patch+json" if method == "PATCH" else "application/json"
         headers = {"Accept": accept, "Content-Type": kind}
         configuration = self._configuration
-        for auth in (await configuration.auth_settings()).values():
-            headers[auth["key"]] = auth["value"]
         try:
+            for auth in (await configuration.auth_settings()).values():  # may read a token's file anew
+                headers[auth["key"]] = auth["value"]
             async with self._session.request(
                 method,
                 self.server + path,
@@ -314,7 +316,7 @@ class Api:
                 if response.status >= 400:
                     raise await _failure(what, response)
                 yield response
-        except (aiohttp.ClientError, OSError, TimeoutError) as error:
+        except (aiohttp.ClientError, ConfigException, OSError, ValueError) as error:
             raise ApiFailure(what, 0, type(error).__name__, str(error)) from error
 
     def _note_clock(self, date: str | None) -> None:
@@ -330,14 +332,19 @@ class Api:
         return self.path("pods", name)
 
     async def _reloaded(self) -> bool:
-        """Read the credentials anew, at most every few seconds. Whether it was done since the caller's request."""
+        """Read the credentials anew, at most every few seconds. Whether it was done since the caller's request: not
+        where they cannot be read now, which leaves the old ones."""
         asked_at = time.monotonic()
         async with self._reload:
             if self._reloaded_at > asked_at:
                 return True
             if asked_at - self._reloaded_at < _RELOAD_PAUSE_S:
                 return False
-            await _load(self._config, self._configuration)
+            try:
+                await _load(self._config, self._configuration)
+            except ProviderUnavailable as error:
+                Log("sandbox.kube.api").warning("credentials not read anew", said=str(error))
+                return False
             self._reloaded_at = time.monotonic()
             return True
 
@@ -368,6 +375,7 @@ async def open_api(config: KubernetesConfig) -> AsyncIterator[Api]:
 async def _load(config: KubernetesConfig, configuration: Any) -> str | None:
     """Put server and credentials into `configuration`; the namespace that they name. Raises `ProviderUnavailable`."""
     from kubernetes.aio.config import ConfigException, incluster_config, kube_config
+    from yaml import YAMLError
 
     inside = config.kubeconfig is None and config.context is None and "KUBERNETES_SERVICE_HOST" in os.environ
     try:
@@ -380,7 +388,7 @@ async def _load(config: KubernetesConfig, configuration: Any) -> str | None:
         )
         namespace = loader.current_context["context"].get("namespace")
         return str(namespace) if namespace else None
-    except (ConfigException, OSError, ValueError) as error:
+    except (ConfigException, OSError, ValueError, YAMLError) as error:
         raise ProviderUnavailable(
             f"no way to a cluster: {error}; set `kubeconfig` in the provider's config or $KUBECONFIG to a file that "
             "`kubectl` works with"
@@ -426,7 +434,9 @@ async def _failure(what: str, response: aiohttp.ClientResponse) -> ApiFailure:
     except (ValueError, AttributeError):
         reason, said, seconds = str(response.reason or ""), text.decode("utf-8", "replace"), None
     after = response.headers.get("Retry-After", "")
-    retry_after_s = float(after) if after.isdigit() else (float(seconds) if isinstance(seconds, int) else None)
+    retry_after_s = (
+        float(after) if after.isascii() and after.isdigit() else (float(seconds) if isinstance(seconds, int) else None)
+    )
     return ApiFailure(what, response.status, reason, said[:1000], retry_after_s)
 
 

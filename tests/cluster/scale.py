@@ -105,12 +105,13 @@ async def _any(session: aiohttp.ClientSession, path: str, field_selector: str) -
     """Whether there is such a pod. A server that is too busy to say is asked again."""
     while True:
         async with session.get(path, params={"limit": "1", "fieldSelector": field_selector}) as answer:
-            page = json.loads(await answer.read())
+            body = await answer.read()
         if answer.status == 200:
             break
         if answer.status != 429 and answer.status < 500:
-            raise RuntimeError(f"{answer.status}: {page}")
+            raise RuntimeError(f"{answer.status}: {body[:300]!r}")
         await asyncio.sleep(1.0)
+    page = json.loads(body)
     return bool(page["items"]) or bool(page["metadata"].get("continue"))
 
 

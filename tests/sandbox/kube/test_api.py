@@ -1,0 +1,101 @@
+"""The way to the API server, where server or credentials are not as they should be."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import get_args
+
+import pytest
+import yaml
+from aiohttp import web
+
+from sandbox.config import KubernetesConfig
+from sandbox.errors import ProviderUnavailable
+from sandbox.kube import api as module
+from sandbox.kube.api import ApiFailure, CreateAnswer, DeleteAnswer, ReadAnswer, Throttled, open_api
+
+pytestmark = pytest.mark.anyio
+
+Answer = Callable[[Path], web.Response]
+
+
+def a_kubeconfig(url: str, token: str) -> str:
+    document = {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "clusters": [{"name": "c", "cluster": {"server": url}}],
+        "users": [{"name": "u", "user": {"token": token}}],
+        "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u", "namespace": "here"}}],
+        "current-context": "c",
+    }
+    return yaml.safe_dump(document)
+
+
+def refused_and(change: Callable[[Path], object]) -> Answer:
+    """401, and the file of the credentials is no longer what it was."""
+
+    def answer(file: Path) -> web.Response:
+        change(file)
+        return web.Response(status=401)
+
+    return answer
+
+
+TROUBLES: dict[str, Answer] = {
+    "a redirect with a password": lambda _file: web.Response(
+        status=307, headers={"Location": "http://a:b@127.0.0.1:1/"}
+    ),
+    "a time to wait that is no number": lambda _file: web.Response(status=429, headers={"Retry-After": "\u00b2"}),
+    "an answer that is no JSON": lambda _file: web.Response(body=b"\xff{\n"),
+    "credentials that are gone": refused_and(lambda file: file.unlink(missing_ok=True)),
+    "credentials half written": refused_and(lambda file: file.write_text("clusters: [{")),
+    "a token that no header holds": refused_and(
+        lambda file: file.write_text(file.read_text().replace("token: t", 'token: "a\\nb"'))
+    ),
+}
+
+
+@pytest.mark.parametrize("trouble", TROUBLES)
+async def test_whatever_server_and_credentials_do_requests_answer_and_reads_fail_as_ours(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, trouble: str
+) -> None:
+    """Else an owner would wait for an answer for ever, and a watch would end for good."""
+    monkeypatch.setattr(module, "_RELOAD_PAUSE_S", 0.0)
+    file = tmp_path / "kubeconfig"
+
+    async def handle(_request: web.Request) -> web.Response:
+        return TROUBLES[trouble](file)
+
+    app = web.Application()
+    app.router.add_route("*", "/{path:.*}", handle)
+    runner = web.AppRunner(app, access_log=None)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", 0)
+    await site.start()
+    file.write_text(a_kubeconfig(f"http://127.0.0.1:{runner.addresses[0][1]}", "t"))
+    try:
+        async with open_api(KubernetesConfig(kubeconfig=file)) as api:
+            assert isinstance(await api.create_pod(b"{}"), get_args(CreateAnswer))
+            assert isinstance(await api.read_pod("sb"), get_args(ReadAnswer))
+            deleted = await api.delete_pod("sb", "u", grace_s=1)
+            assert isinstance(deleted, get_args(DeleteAnswer))
+            assert isinstance(deleted, Throttled) == (trouble == "a time to wait that is no number")
+            with pytest.raises(ApiFailure):
+                await api.list_pods("a=b")
+            with pytest.raises(ApiFailure):
+                async for _ in api.watch_pods("a=b", "1", timeout_s=5.0):
+                    pass
+            with pytest.raises(ApiFailure):
+                await api.call("GET", "/version")
+    finally:
+        await runner.cleanup()
+
+
+async def test_a_kubeconfig_that_is_no_yaml_is_said_to_be_none(tmp_path: Path) -> None:
+    """With what to do."""
+    file = tmp_path / "kubeconfig"
+    file.write_text("clusters: [{")
+    with pytest.raises(ProviderUnavailable, match="set `kubeconfig`"):
+        async with open_api(KubernetesConfig(kubeconfig=file)):
+            pass
