@@ -160,14 +160,15 @@ class EventJSON(TypedDict, total=False):
 
 
 class EventListJSON(TypedDict, total=False):
-    """One page of a list."""
+    """One page of a list. Each event is read by itself: one that cannot be is no loss to the others."""
 
-    items: list[EventJSON] | None
+    items: list[Any] | None
 
 
 POD = TypeAdapter[PodJSON](PodJSON)
 POD_LIST = TypeAdapter[PodListJSON](PodListJSON)
 LINE = TypeAdapter[PodLineJSON | MarkLineJSON | ErrorLineJSON](LineJSON)
+EVENT = TypeAdapter[EventJSON](EventJSON)
 EVENT_LIST = TypeAdapter[EventListJSON](EventListJSON)
 
 

@@ -1,23 +1,26 @@
 """What the server says of a pod, as a frozen value parsed from its JSON. Pure; nothing is decided here.
 
-Absent fields are None, so that servers from 1.20 on are understood. Times are the server's
-own, in seconds since the epoch; they are never compared with a clock of ours.
+Absent fields are None, so that servers from 1.20 on are understood. Times are the server's own, in seconds since the
+epoch; they are never compared with a clock of ours.
 """
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Literal
 
 from sandbox.kube.manifest import CONTAINER, NONCE_LABEL, RUN_LABEL
 from sandbox.kube.podjson import (
+    EVENT,
     EVENT_LIST,
     LINE,
     POD,
     POD_LIST,
     ConditionJSON,
     ContainerJSON,
+    EventJSON,
     ListMetadataJSON,
     PodJSON,
     Raw,
@@ -144,12 +147,12 @@ class PodEvent:
 
 def parse_events(raw: Raw, uid: str) -> tuple[PodEvent, ...]:
     """The events of a list's JSON that are about the pod with this UID, or do not say about which, oldest first.
-    Raises ValueError."""
-    items = [
-        one
-        for one in read(EVENT_LIST, raw).get("items") or ()
-        if (one.get("involvedObject") or {}).get("uid") in (uid, "", None)
-    ]
+    An event that cannot be read is left out. Raises ValueError when it is no list."""
+    items: list[EventJSON] = []
+    for item in read(EVENT_LIST, raw).get("items") or ():
+        with contextlib.suppress(ValueError):
+            items.append(read(EVENT, item))
+    items = [one for one in items if (one.get("involvedObject") or {}).get("uid") in (uid, "", None)]
     items.sort(key=lambda one: one.get("lastTimestamp") or one.get("eventTime") or "")
     return tuple(PodEvent(one.get("reason") or "", one.get("message") or "") for one in items)
 

@@ -85,10 +85,12 @@ async def raw_creates(kubeconfig: Path, namespace: str, count: int) -> dict[str,
             for _ in range(CONNECTIONS):
                 group.create_task(worker())
         created_s = time.perf_counter() - began
-        while await _any(session, path, "status.phase!=Running"):
-            await asyncio.sleep(1.0)
+        async with asyncio.timeout(ACQUIRE_S):
+            while await _any(session, path, "status.phase!=Running"):
+                await asyncio.sleep(1.0)
         running_s = time.perf_counter() - began
-        await _delete_all(session, path)
+        async with asyncio.timeout(ACQUIRE_S):
+            await _delete_all(session, path)
     return {"creates_per_s": round(count / created_s, 1), "running_per_s": round(count / running_s, 1)}
 
 
@@ -262,10 +264,10 @@ async def measure(sandboxes: int, nodes: int, raw: int, spread_pods: int) -> dic
 def apart(client_cpu: int) -> None:
     """This process and what it starts run on that processor alone from now on, and the server, as `tests/cluster/up`
     has started it, on the others."""
-    run = Path(os.environ.get("KUBE_DIR") or Path.home() / ".cache/sandman-grader/kube") / "run"
+    run = Path(os.environ["KUBECONFIG"]).parent.parent / "run"
     servers = [int(file.read_text()) for file in run.glob("*.pid")]
     if not servers:
-        raise SystemExit(f"{run} names no server: set KUBE_DIR as for tests/cluster/up")
+        raise SystemExit(f"{run} names no server: set KUBECONFIG to what tests/cluster/up printed")
     for server in servers:
         for thread in Path(f"/proc/{server}/task").iterdir():
             os.sched_setaffinity(int(thread.name), os.sched_getaffinity(0) - {client_cpu})

@@ -136,6 +136,7 @@ def test_events_of_another_pod_of_the_name_are_no_evidence() -> None:
         {"reason": "Mine", "message": "", "involvedObject": {"uid": "uid-1"}},
         {"reason": "Nobodys", "message": "", "involvedObject": {"name": "sb"}},
         {"reason": "Anothers", "message": "", "involvedObject": {"uid": "uid-2"}},
+        {"reason": "Garbled", "message": "", "involvedObject": {"uid": ["uid-1"]}},
     ]
     assert ["Mine", "Nobodys"] == [one.reason for one in parse_events({"items": items}, "uid-1")]
 
