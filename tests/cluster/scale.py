@@ -1,8 +1,9 @@
 """The provider at a size: `KUBECONFIG=... python -m tests.cluster.scale`, on a cluster of `tests/cluster/up --api`.
 
 One provider process holds 12,000 sandboxes at once on 375 fake nodes (`fakenodes.py`), placed by the real scheduler. In
-the same run, before and after, the plainest client there is creates the same pods as fast as it can. Before all that
-1,000 pods show how evenly they are spread. Prints one JSON object.
+the same run the plainest client there is creates as many of the same pods as fast as it can, before and after each
+round of the provider. Each begins when the server is at rest. Before all that 1,000 pods show how evenly they are
+spread. Prints one JSON object: every round, and the ratios of the medians.
 
 On one machine the clients take processor time that the server then lacks, and how much of the cluster's own work
 (placing pods, noting that they run) falls into the time of the creates changes with their rate. So the rate at which
@@ -40,6 +41,11 @@ from tests.cluster.fakenodes import NODE_PREFIX, cluster_session
 CONNECTIONS = 64
 SPEC = SandboxSpec(image="localhost/fake@sha256:" + "0" * 64, egress="open", lifetime_s=7200)
 ACQUIRE_S = 1800.0
+REST_S = 300.0
+"""How long a server may take to come to rest."""
+AT_REST_CPUS = 0.3
+"""Processors that a server at rest uses for itself, over `REST_SEEN_S`."""
+REST_SEEN_S = 5.0
 
 
 def provider_config(kubeconfig: Path, namespace: str, sandboxes: int) -> KubernetesConfig:
@@ -210,7 +216,62 @@ async def spread(admin: Api, kubeconfig: Path, pods: int, nodes: int) -> dict[st
     }
 
 
-async def measure(sandboxes: int, nodes: int, raw: int, spread_pods: int) -> dict[str, Any]:
+async def at_rest() -> float:
+    """Wait until the server, as `tests/cluster/up` has started it, has little to do; the seconds that this took."""
+    began = time.monotonic()
+    spent = _server_cpu_s()
+    while time.monotonic() - began < REST_S:
+        await asyncio.sleep(REST_SEEN_S)
+        before, spent = spent, _server_cpu_s()
+        if spent - before < AT_REST_CPUS * REST_SEEN_S:
+            return round(time.monotonic() - began, 1)
+    raise RuntimeError(f"the server did not come to rest in {REST_S:g} s: is anybody else using it?")
+
+
+def _server_cpu_s() -> float:
+    """Processor seconds that the server's processes have used."""
+    ticks = 0
+    for server in _servers():
+        fields = Path(f"/proc/{server}/stat").read_text().rpartition(")")[2].split()
+        ticks += int(fields[11]) + int(fields[12])
+    return ticks / os.sysconf("SC_CLK_TCK")
+
+
+def _servers() -> list[int]:
+    """Process ids."""
+    run = Path(os.environ["KUBECONFIG"]).parent.parent / "run"
+    servers = [int(file.read_text()) for file in run.glob("*.pid")]
+    if not servers:
+        raise SystemExit(f"{run} names no server: set KUBECONFIG to what tests/cluster/up printed")
+    return servers
+
+
+async def raw_round(kubeconfig: Path, namespace: str, count: int) -> dict[str, float]:
+    """`raw_creates`, once the server is at rest."""
+    rested_s = await at_rest()
+    return {**await raw_creates(kubeconfig, namespace, count), "at_rest_after_s": rested_s}
+
+
+async def provider_round(namespace: str, sandboxes: int) -> dict[str, Any]:
+    """`provider_process`, in a process of its own, once the server is at rest."""
+    rested_s = await at_rest()
+    child = await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-m",
+        "tests.cluster.scale",
+        "--provider",
+        namespace,
+        "--sandboxes",
+        str(sandboxes),
+        stdout=asyncio.subprocess.PIPE,
+    )
+    said, _ = await child.communicate()
+    if child.returncode:
+        raise RuntimeError(f"the provider's process ended with {child.returncode}")
+    return {**json.loads(said), "at_rest_after_s": rested_s}
+
+
+async def measure(sandboxes: int, nodes: int, raw: int, spread_pods: int, rounds: int) -> dict[str, Any]:
     """All of it, with the fake nodes and the provider in processes of their own."""
     structlog.configure(
         wrapper_class=structlog.make_filtering_bound_logger(40), logger_factory=structlog.PrintLoggerFactory(sys.stderr)
@@ -234,27 +295,20 @@ async def measure(sandboxes: int, nodes: int, raw: int, spread_pods: int) -> dic
             told: dict[str, Any] = {"cpus": os.cpu_count(), "load_before": os.getloadavg()[0]}
             if spread_pods:
                 told["spread"] = await spread(admin, kubeconfig, spread_pods, nodes)
+            provided: list[dict[str, Any]] = []
             async with a_namespace(admin) as namespace:
-                before = await raw_creates(kubeconfig, namespace, raw)
-                child = await asyncio.create_subprocess_exec(
-                    sys.executable,
-                    "-m",
-                    "tests.cluster.scale",
-                    "--provider",
-                    namespace,
-                    "--sandboxes",
-                    str(sandboxes),
-                    stdout=asyncio.subprocess.PIPE,
-                )
-                said, _ = await child.communicate()
-                told["provider"] = json.loads(said)
-                told["provider"]["left"] = len(await pods_of(admin, namespace))
-                print(json.dumps({**told, "raw": [before]}), file=sys.stderr, flush=True)
-                after = await raw_creates(kubeconfig, namespace, raw)
-            told["raw"] = [before, after]
-            told["of_the_fastest_raw"] = {
-                what: round(told["provider"][what] / max(before[what], after[what]), 2) for what in before
-            }
+                raws = [await raw_round(kubeconfig, namespace, raw)]
+                for _ in range(rounds):
+                    provided.append(await provider_round(namespace, sandboxes))
+                    provided[-1]["left"] = len(await pods_of(admin, namespace))
+                    raws.append(await raw_round(kubeconfig, namespace, raw))
+                    print(json.dumps({"provider": provided, "raw": raws}), file=sys.stderr, flush=True)
+            told |= {"provider": provided, "raw": raws}
+            for peer in (statistics.median, max):
+                told[f"of_the_{peer.__name__}_raw"] = {
+                    what: round(statistics.median(one[what] for one in provided) / peer(one[what] for one in raws), 2)
+                    for what in ("creates_per_s", "running_per_s")
+                }
             return told
     finally:
         fake.terminate()
@@ -264,11 +318,7 @@ async def measure(sandboxes: int, nodes: int, raw: int, spread_pods: int) -> dic
 def apart(client_cpu: int) -> None:
     """This process and what it starts run on that processor alone from now on, and the server, as `tests/cluster/up`
     has started it, on the others."""
-    run = Path(os.environ["KUBECONFIG"]).parent.parent / "run"
-    servers = [int(file.read_text()) for file in run.glob("*.pid")]
-    if not servers:
-        raise SystemExit(f"{run} names no server: set KUBECONFIG to what tests/cluster/up printed")
-    for server in servers:
+    for server in _servers():
         for thread in Path(f"/proc/{server}/task").iterdir():
             os.sched_setaffinity(int(thread.name), os.sched_getaffinity(0) - {client_cpu})
     os.sched_setaffinity(0, {client_cpu})
@@ -278,7 +328,8 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description="The provider at a size.")
     parser.add_argument("--sandboxes", type=int, default=12_000)
     parser.add_argument("--nodes", type=int, default=375)
-    parser.add_argument("--raw", type=int, default=3_000, help="pods that the raw client makes, before and after")
+    parser.add_argument("--raw", type=int, default=12_000, help="pods that the raw client makes each time")
+    parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--spread", type=int, default=1_000)
     parser.add_argument("--client-cpu", type=int, help="for the clients and fake nodes; the server gets the others")
     parser.add_argument("--provider", help="be the provider's process, in this namespace")
@@ -288,5 +339,5 @@ if __name__ == "__main__":
     else:
         if given.client_cpu is not None:
             apart(given.client_cpu)
-        work = measure(given.sandboxes, given.nodes, given.raw, given.spread)
+        work = measure(given.sandboxes, given.nodes, given.raw, given.spread, given.rounds)
     print(json.dumps(asyncio.run(work), indent=2))
