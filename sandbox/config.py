@@ -41,6 +41,8 @@ class PacingConfig(BaseModel):
     """Creates that are asked for and neither ready nor failed."""
     max_live: int = Field(default=1000, gt=0)
     """Sandboxes that exist at once."""
+    max_requests: int = Field(default=64, gt=0)
+    """Requests for single pods under way at once, deletes included. A server that others use too is spared by fewer."""
 
 
 class PhaseBudgets(BaseModel):

@@ -37,8 +37,6 @@ if TYPE_CHECKING:
 SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 REQUEST_S = 30.0
 CONNECT_S = 10.0
-LANE = 64
-"""Requests for single pods at once."""
 BESIDE = 16
 """Connections for all else: lists, watches, leases, explanations."""
 METADATA = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,application/json"
@@ -140,7 +138,7 @@ class Api:
         self._session = session
         self._config = config
         self._configuration = configuration
-        self.lane = asyncio.Semaphore(LANE)
+        self.lane = asyncio.Semaphore(config.pacing.max_requests)
         """Hold it around `create_pod`, `read_pod` and `delete_pod`."""
         self._reload = asyncio.Lock()
         self._reloaded_at = time.monotonic()
@@ -365,7 +363,9 @@ async def open_api(config: KubernetesConfig) -> AsyncIterator[Api]:
     namespace = await _load(config, configuration)
     configuration.proxy = configuration.proxy or _proxy_of_the_environment(str(configuration.host))
     async with aiohttp.ClientSession(
-        connector=aiohttp.TCPConnector(limit=LANE + BESIDE, ssl=RESTClientObject(configuration).ssl_context),
+        connector=aiohttp.TCPConnector(
+            limit=config.pacing.max_requests + BESIDE, ssl=RESTClientObject(configuration).ssl_context
+        ),
         cookie_jar=aiohttp.DummyCookieJar(),
         read_bufsize=_READ_AHEAD_BYTES,
     ) as session:

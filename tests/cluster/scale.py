@@ -23,6 +23,7 @@ import statistics
 import sys
 import time
 from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +39,11 @@ from sandbox.kube.provider import KubernetesProvider
 from tests.cluster.conftest import a_namespace, pods_of
 from tests.cluster.fakenodes import NODE_PREFIX, cluster_session
 
-CONNECTIONS = 64
+CONNECTIONS = (64, 128)
+"""Of the bare client, by turns; the provider may have as many requests under way as the most of them."""
+COMMANDS = 64
+"""At once."""
+METADATA_LIST = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
 SPEC = SandboxSpec(image="localhost/fake@sha256:" + "0" * 64, egress="open", lifetime_s=7200)
 ACQUIRE_S = 1800.0
 REST_S = 300.0
@@ -53,12 +58,18 @@ def provider_config(kubeconfig: Path, namespace: str, sandboxes: int) -> Kuberne
     return KubernetesConfig(
         kubeconfig=kubeconfig,
         namespace=namespace,
-        pacing=PacingConfig(creates_per_s=100_000, burst=sandboxes, max_in_flight=sandboxes, max_live=sandboxes),
+        pacing=PacingConfig(
+            creates_per_s=100_000,
+            burst=sandboxes,
+            max_in_flight=sandboxes,
+            max_live=sandboxes,
+            max_requests=max(CONNECTIONS),
+        ),
         budgets=PhaseBudgets(schedule_s=ACQUIRE_S, start_s=ACQUIRE_S, daemon_s=60),
     )
 
 
-async def raw_creates(kubeconfig: Path, namespace: str, count: int) -> dict[str, float]:
+async def raw_creates(kubeconfig: Path, namespace: str, count: int, connections: int) -> dict[str, float]:
     """Creates a second by aiohttp and nothing else, with the provider's own manifest, and pods a second until all run.
     Its pods are deleted again."""
     config = provider_config(kubeconfig, namespace, 1)
@@ -75,7 +86,7 @@ async def raw_creates(kubeconfig: Path, namespace: str, count: int) -> dict[str,
         ).encode()
         for _ in range(count)
     ]
-    async with cluster_session(kubeconfig, CONNECTIONS) as session:
+    async with cluster_session(kubeconfig, connections) as session:
 
         async def worker() -> None:
             while bodies:
@@ -88,16 +99,20 @@ async def raw_creates(kubeconfig: Path, namespace: str, count: int) -> dict[str,
 
         began = time.perf_counter()
         async with asyncio.TaskGroup() as group:
-            for _ in range(CONNECTIONS):
+            for _ in range(connections):
                 group.create_task(worker())
         created_s = time.perf_counter() - began
         async with asyncio.timeout(ACQUIRE_S):
-            while await _any(session, path, "status.phase!=Running"):
-                await asyncio.sleep(1.0)
+            while await _any(session, path, _NOT_RUNNING):
+                await asyncio.sleep(2.0)
         running_s = time.perf_counter() - began
         async with asyncio.timeout(ACQUIRE_S):
             await _delete_all(session, path)
-    return {"creates_per_s": round(count / created_s, 1), "running_per_s": round(count / running_s, 1)}
+    return {
+        "connections": connections,
+        "creates_per_s": round(count / created_s, 1),
+        "running_per_s": round(count / running_s, 1),
+    }
 
 
 async def _delete_all(session: aiohttp.ClientSession, path: str) -> None:
@@ -105,14 +120,18 @@ async def _delete_all(session: aiohttp.ClientSession, path: str) -> None:
     while True:
         async with session.delete(path, json={"gracePeriodSeconds": 0}) as answer:
             await answer.read()
-        if not await _any(session, path, ""):
+        if not await _any(session, path, {"limit": "1"}):
             return
 
 
-async def _any(session: aiohttp.ClientSession, path: str, field_selector: str) -> bool:
+_NOT_RUNNING = {"fieldSelector": "status.phase!=Running", "resourceVersion": "0"}
+"""From the server's memory: else it would read all pods from its store and decode them, time and again."""
+
+
+async def _any(session: aiohttp.ClientSession, path: str, query: Mapping[str, str]) -> bool:
     """Whether there is such a pod. A server that is too busy to say is asked again."""
     while True:
-        async with session.get(path, params={"limit": "1", "fieldSelector": field_selector}) as answer:
+        async with session.get(path, params=query, headers={"Accept": METADATA_LIST}) as answer:
             body = await answer.read()
         if answer.status == 200:
             break
@@ -136,7 +155,7 @@ async def provider_process(kubeconfig: Path, namespace: str, sandboxes: int) -> 
     acquired: list[float] = []
     ran: list[float] = []
     live, most_live, arrived, all_arrived = 0, 0, 0, asyncio.Event()
-    few = asyncio.Semaphore(CONNECTIONS)
+    few = asyncio.Semaphore(COMMANDS)
     config = provider_config(kubeconfig, namespace, sandboxes)
     async with open_provider(config) as provider:
         assert isinstance(provider, KubernetesProvider)
@@ -246,10 +265,10 @@ def _servers() -> list[int]:
     return servers
 
 
-async def raw_round(kubeconfig: Path, namespace: str, count: int) -> dict[str, float]:
+async def raw_round(kubeconfig: Path, namespace: str, count: int, connections: int) -> dict[str, float]:
     """`raw_creates`, once the server is at rest."""
     rested_s = await at_rest()
-    return {**await raw_creates(kubeconfig, namespace, count), "at_rest_after_s": rested_s}
+    return {**await raw_creates(kubeconfig, namespace, count, connections), "at_rest_after_s": rested_s}
 
 
 async def provider_round(namespace: str, sandboxes: int) -> dict[str, Any]:
@@ -297,11 +316,11 @@ async def measure(sandboxes: int, nodes: int, raw: int, spread_pods: int, rounds
                 told["spread"] = await spread(admin, kubeconfig, spread_pods, nodes)
             provided: list[dict[str, Any]] = []
             async with a_namespace(admin) as namespace:
-                raws = [await raw_round(kubeconfig, namespace, raw)]
-                for _ in range(rounds):
+                raws = [await raw_round(kubeconfig, namespace, raw, CONNECTIONS[0])]
+                for number in range(1, rounds + 1):
                     provided.append(await provider_round(namespace, sandboxes))
                     provided[-1]["left"] = len(await pods_of(admin, namespace))
-                    raws.append(await raw_round(kubeconfig, namespace, raw))
+                    raws.append(await raw_round(kubeconfig, namespace, raw, CONNECTIONS[number % len(CONNECTIONS)]))
                     print(json.dumps({"provider": provided, "raw": raws}), file=sys.stderr, flush=True)
             told |= {"provider": provided, "raw": raws}
             for what in ("creates_per_s", "running_per_s"):

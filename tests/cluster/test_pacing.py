@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import aclosing
 from pathlib import Path
+from typing import Any
 
 import anyio
 import pytest
@@ -114,4 +115,44 @@ async def test_a_storm_of_429_loses_no_create(
 
     assert [] == stored_in_the_storm
     assert refused <= 150  # the burst, then half the pace, a quarter, ...: not 200 callers again and again
+    assert [] == await pods_of(admin, namespace)
+
+
+async def test_no_more_requests_than_allowed_are_under_way(
+    admin: Api, namespace: str, config: Callable[..., KubernetesConfig]
+) -> None:
+    """Forty sandboxes are asked for and given up at once, with three requests for pods allowed: there are three under
+    way, and never more, of creates and of deletes."""
+    pacing = PacingConfig(creates_per_s=10_000, burst=40, max_requests=3)
+    most: dict[str, int] = {"create": 0, "delete": 0}
+    under_way = 0
+    async with open_provider(config(pacing=pacing, node_selector=UNPLACED)) as provider:
+        create, delete = provider._api.create_pod, provider._api.delete_pod
+
+        async def counted(what: str, request: Awaitable[Any]) -> Any:
+            nonlocal under_way
+            under_way += 1
+            most[what] = max(most[what], under_way)
+            await anyio.sleep(0.02)
+            try:
+                return await request
+            finally:
+                under_way -= 1
+
+        provider._api.create_pod = lambda manifest: counted("create", create(manifest))
+        provider._api.delete_pod = lambda name, uid, grace_s: counted("delete", delete(name, uid, grace_s=grace_s))
+
+        async def caller() -> None:
+            async with provider.sandbox(NOWHERE, acquire_timeout_s=300):
+                pass
+
+        callers = [asyncio.create_task(caller()) for _ in range(40)]
+        with anyio.fail_after(60):
+            while len(await pods_of(admin, namespace)) < 40:
+                await anyio.sleep(0.1)
+        for task in callers:
+            task.cancel()
+        await asyncio.wait(callers)
+
+    assert {"create": 3, "delete": 3} == most
     assert [] == await pods_of(admin, namespace)
