@@ -21,6 +21,8 @@ class Seen:
     """Its pid namespace. The kernel gives a name again once its namespace is gone."""
     first: int
     """The host's number of its PID 1, which is execd."""
+    sleeper: int
+    """The host's number of the suite's sleep."""
 
     @property
     def parent(self) -> int:
@@ -31,7 +33,7 @@ class Seen:
 def sandboxes_beside(asleep: bytes) -> list[Seen]:
     """The pid namespaces in which a process with this command line runs, each with its PID 1."""
     firsts: dict[str, int] = {}
-    wanted = set()
+    sleepers: dict[str, int] = {}
     for process in Path("/proc").iterdir():
         if not process.name.isdigit():
             continue
@@ -43,8 +45,8 @@ def sandboxes_beside(asleep: bytes) -> list[Seen]:
             if ids[-1] == "1":
                 firsts[space] = int(process.name)
             if (process / "cmdline").read_bytes() == asleep:
-                wanted.add(space)
-    return [Seen(space, firsts[space]) for space in wanted if space in firsts]
+                sleepers[space] = int(process.name)
+    return [Seen(space, firsts[space], sleeper) for space, sleeper in sleepers.items() if space in firsts]
 
 
 def bubblewraps(state_dir: bytes) -> list[int]:
@@ -59,13 +61,25 @@ def bubblewraps(state_dir: bytes) -> list[int]:
     return found
 
 
-def wait_for_sandboxes(asleep: bytes, count: int, *, timeout_s: float = 60.0) -> list[Seen]:
-    """`count` sandboxes whose suites sleep at this moment."""
+@contextlib.contextmanager
+def held_asleep(asleep: bytes, count: int, *, timeout_s: float = 120.0) -> Iterator[list[Seen]]:
+    """`count` sandboxes whose suites sleep, for as long as the `with` lasts: the first waits for the last, however slow
+    the machine is. Whose time is over wakes at its end."""
     deadline = time.monotonic() + timeout_s
-    while len(found := sandboxes_beside(asleep)) < count:
-        assert time.monotonic() < deadline, f"{len(found)} of {count} suites slept within {timeout_s} s"
-        time.sleep(0.05)
-    return found
+    held: set[Seen] = set()
+    try:
+        while len(held) < count:
+            assert time.monotonic() < deadline, f"{len(held)} of {count} suites slept within {timeout_s} s"
+            for seen in set(sandboxes_beside(asleep)) - held:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(seen.sleeper, signal.SIGSTOP)
+                    held.add(seen)
+            time.sleep(0.05)
+        yield list(held)
+    finally:
+        for seen in held:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(seen.sleeper, signal.SIGCONT)
 
 
 @dataclass

@@ -18,7 +18,7 @@ import pytest
 from tests.cluster.conftest import KUBE_DIR, cluster_held, left_in
 from tests.cluster.images import a_registry, ctr, forget
 from tests.faults.cluster import Admin, cut_off, killed, load_toy, standing_still
-from tests.faults.processes import Striker, frozen, kill_first, sandboxes_beside, wait_for_sandboxes
+from tests.faults.processes import Striker, frozen, held_asleep, kill_first
 from tests.faults.room import Room, check_all_right, check_none_has_a_verdict, is_root
 from tests.faults.seen import note
 from tests.grader.tasks import make_repo
@@ -87,10 +87,9 @@ def test_a_pod_that_another_hand_deletes_costs_an_attempt(
     """Each patch's pod is deleted beside its suite; each gets its right verdict in a second one."""
     one = room(sleep_s=3)
     running = one.start()
-    wait_for_sandboxes(one.asleep, 3)
-
-    for pod in cluster.pods(namespace):
-        cluster.delete_pod(namespace, pod["metadata"]["name"])
+    with held_asleep(one.asleep, 3):
+        for pod in cluster.pods(namespace):
+            cluster.delete_pod(namespace, pod["metadata"]["name"])
     rows = check_all_right(running.wait(90), attempts=2)
 
     assert all("(deleted)" in row.evidence.failures[0] for row in rows), [row.evidence.failures for row in rows]
@@ -129,7 +128,7 @@ def test_a_sandbox_that_stands_still_has_not_timed_out(room: Callable[..., Room]
     one = room(sleep_s=2, conditions={"test_time_limit_s": 8})
     running = one.start()
 
-    with frozen(wait_for_sandboxes(one.asleep, 3)):
+    with held_asleep(one.asleep, 3) as sandboxes, frozen(sandboxes):
         time.sleep(12)
     rows = check_all_right(running.wait(60), attempts=2)
 
@@ -141,9 +140,9 @@ def test_a_short_cut_of_the_network_costs_nothing(room: Callable[..., Room], clu
     """No packet passes while the suites end: their results come afterwards, and no test runs twice."""
     one = room(sleep_s=2)
     running = one.start()
-    wait_for_sandboxes(one.asleep, 3)
-
-    with cut_off(_addresses(cluster, namespace)):
+    with contextlib.ExitStack() as cut:
+        with held_asleep(one.asleep, 3):
+            cut.enter_context(cut_off(_addresses(cluster, namespace)))
         time.sleep(4)
     rows = check_all_right(running.wait(90), attempts=1)
 
@@ -155,9 +154,9 @@ def test_pods_that_stay_cut_off_are_given_up(room: Callable[..., Room], cluster:
     """Pods that cannot be reached any more, while the server calls them well, are lost; new ones give the verdicts."""
     one = room(sleep_s=2)
     running = one.start()
-    wait_for_sandboxes(one.asleep, 3)
-
-    with cut_off(_addresses(cluster, namespace)):
+    with contextlib.ExitStack() as cut:
+        with held_asleep(one.asleep, 3):
+            cut.enter_context(cut_off(_addresses(cluster, namespace)))
         rows = check_all_right(running.wait(240), attempts=2)
 
     assert all(row.evidence.failures[0].startswith("SandboxLost") for row in rows)
@@ -201,8 +200,8 @@ def test_a_grader_that_is_killed_goes_on(room: Callable[..., Room], cluster: Adm
     run's lease is over the next start, or the janitor, deletes what it left."""
     one = room(provider={"lease_s": 5}, sleep_s=2)
     running = one.start()
-    wait_for_sandboxes(one.asleep, 3)
-    running.kill()
+    with held_asleep(one.asleep, 3):
+        running.kill()
     assert [] == one.rows()
     left = {pod["metadata"]["name"] for pod in cluster.pods(namespace)}
     assert 3 == len(left)
@@ -237,9 +236,9 @@ def test_a_server_that_is_away_for_a_minute_costs_nothing(
     """The API server is away for a minute: what is in flight ends, what is to come waits, nobody gets a score of it."""
     one = room(sleep_s=8, limits={"concurrency": 2})
     running = one.start()
-    wait_for_sandboxes(one.asleep, 2)
-
-    with gone("apiserver"):
+    with contextlib.ExitStack() as away:
+        with held_asleep(one.asleep, 2):
+            away.enter_context(gone("apiserver"))
         time.sleep(60)
     rows = check_all_right(running.wait(300))
 
@@ -253,11 +252,11 @@ def test_a_node_that_is_gone_for_a_while_costs_an_attempt(room: Callable[..., Ro
     sandboxes are lost, and once the node is back new ones give the verdicts."""
     one = room(sleep_s=5)
     running = one.start()
-    wait_for_sandboxes(one.asleep, 3)
-
-    with standing_still("kubelet"):
-        for seen in sandboxes_beside(one.asleep):
-            kill_first(seen)
+    with contextlib.ExitStack() as away:
+        with held_asleep(one.asleep, 3) as sandboxes:
+            away.enter_context(standing_still("kubelet"))
+            for seen in sandboxes:
+                kill_first(seen)
         time.sleep(75)
     rows = check_all_right(running.wait(300), attempts=2)
 
@@ -273,11 +272,12 @@ def test_a_node_that_the_cluster_gives_up_costs_an_attempt(
     and once there is a node again new ones give the verdicts."""
     one = room(sleep_s=5)
     running = one.start()
-    wait_for_sandboxes(one.asleep, 3)
-
-    with standing_still("kubelet"), cluster.without_node():
-        for seen in sandboxes_beside(one.asleep):
-            kill_first(seen)
+    with contextlib.ExitStack() as away:
+        with held_asleep(one.asleep, 3) as sandboxes:
+            away.enter_context(standing_still("kubelet"))
+            away.enter_context(cluster.without_node())
+            for seen in sandboxes:
+                kill_first(seen)
         time.sleep(90)
     rows = check_all_right(running.wait(300), attempts=2)
 

@@ -28,10 +28,10 @@ from tests.faults.processes import (
     Striker,
     bubblewraps,
     frozen,
+    held_asleep,
     kill_first,
     kill_outer,
     sandboxes_beside,
-    wait_for_sandboxes,
 )
 from tests.faults.room import (
     Room,
@@ -146,7 +146,7 @@ def test_a_sandbox_that_stands_still_has_not_timed_out(room: Callable[..., Room]
     one = room(sleep_s=2, conditions={"test_time_limit_s": 8})
     running = one.start()
 
-    with frozen(wait_for_sandboxes(one.asleep, 3)):
+    with held_asleep(one.asleep, 3) as sandboxes, frozen(sandboxes):
         time.sleep(12)
     rows = check_all_right(running.wait(60), attempts=2)
 
@@ -207,8 +207,8 @@ def test_a_disk_that_others_fill_costs_no_verdict(room: Callable[..., Room]) -> 
 
     with on_a_small_disk(one, 96) as way:
         running = one.start()
-        wait_for_sandboxes(one.asleep, 3)
-        fill(way(running))
+        with held_asleep(one.asleep, 3):
+            fill(way(running))
         ended = running.wait(60)
         check_no_score_is_the_faults(one)
         check_sum(one, no_verdict=3)
@@ -228,10 +228,10 @@ def test_a_disk_that_others_fill_for_a_moment_costs_an_attempt(room: Callable[..
 
     with on_a_small_disk(one, 96) as way:
         running = one.start()
-        wait_for_sandboxes(one.asleep, 3)
-        others = fill(way(running))
-        wait_for_sandboxes(f"sleep\0{after_it}\0".encode(), 3)
-        others.unlink()
+        with held_asleep(one.asleep, 3):
+            others = fill(way(running))
+        with held_asleep(f"sleep\0{after_it}\0".encode(), 3):
+            others.unlink()
         rows = check_all_right(running.wait(60), attempts=2)
 
     assert all("was full meanwhile" in row.evidence.failures[0] for row in rows)
@@ -263,8 +263,8 @@ def test_a_short_cut_of_the_network_costs_nothing(room: Callable[..., Room]) -> 
 
     with on_a_network_of_its_own(one) as turn:
         running = one.start()
-        wait_for_sandboxes(one.asleep, 3)
-        turn(running, "down")
+        with held_asleep(one.asleep, 3):
+            turn(running, "down")
         time.sleep(5)
         turn(running, "up")
         rows = check_all_right(running.wait(60), attempts=1)
@@ -280,8 +280,8 @@ def test_a_long_cut_of_the_network_costs_sandboxes(room: Callable[..., Room]) ->
 
     with on_a_network_of_its_own(one) as turn:
         running = one.start()
-        wait_for_sandboxes(one.asleep, 3)
-        turn(running, "down")
+        with held_asleep(one.asleep, 3):
+            turn(running, "down")
         time.sleep(95)
         turn(running, "up")
         rows = check_all_right(running.wait(120))
