@@ -133,8 +133,8 @@ async def test_no_more_requests_than_allowed_are_under_way(
             nonlocal under_way
             under_way += 1
             most[what] = max(most[what], under_way)
-            await anyio.sleep(0.02)
             try:
+                await anyio.sleep(0.02)
                 return await request
             finally:
                 under_way -= 1

@@ -70,7 +70,9 @@ def held_asleep(asleep: bytes, count: int, *, timeout_s: float = 120.0) -> Itera
     try:
         while len(held) < count:
             assert time.monotonic() < deadline, f"{len(held)} of {count} suites slept within {timeout_s} s"
-            for seen in set(sandboxes_beside(asleep)) - held:
+            there = set(sandboxes_beside(asleep))
+            held &= there  # what has ended meanwhile sleeps no more
+            for seen in there - held:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(seen.sleeper, signal.SIGSTOP)
                     held.add(seen)
