@@ -19,7 +19,6 @@ from datetime import UTC, datetime
 from typing import Protocol
 
 import anyio
-import anyio.to_thread
 import structlog
 from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 
@@ -27,6 +26,7 @@ from grader import pace
 from grader.breaker import Breaker
 from grader.record import Evidence, Grading, Submission
 from grader.verdict import Cause, Outcome
+from sandbox.outlast import in_thread
 from tasksets.task import Task
 
 GIVE_BACK_S = 60.0
@@ -213,7 +213,7 @@ class Recorder:
     async def keep_recording(self) -> None:
         async for first in self.receive:
             self._unwritten += [first, *_waiting(self.receive)]
-            await anyio.to_thread.run_sync(self._write)
+            await in_thread(self._write)
             self._tell()
 
     def record_what_is_left(self) -> None:

@@ -35,6 +35,7 @@ from grader.patchtext import PatchText
 from grader.record import Submission
 from sandbox import Provider, Sandbox, SandboxError
 from sandbox.manifest import Manifest
+from sandbox.outlast import in_thread
 
 _TRIES = 3
 """A file that changes between its hash and its copy makes the walk start again, so often."""
@@ -113,7 +114,7 @@ async def extract(
             with clock.phase("copy"):
                 state, pairs = await _copied(work, fresh, state, _Folders(Path(folder)))
             with clock.phase("diff"):
-                text = await to_thread.run_sync(make_patch, pairs, Path(folder, "git"), MAX_BYTES)
+                text = await in_thread(make_patch, pairs, Path(folder, "git"), MAX_BYTES)
                 patch = None if text is None else await to_thread.run_sync(parse, text)
         if not isinstance(patch, Patch):
             return _extraction(work, text, state, str(patch or f"the patch has more than {MAX_BYTES} bytes"))

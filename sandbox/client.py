@@ -20,6 +20,7 @@ from sandbox.errors import DaemonError, SandboxLost
 from sandbox.execs import Execs
 from sandbox.job import Job
 from sandbox.manifest import ContentParser, Manifest, ManifestParser
+from sandbox.outlast import in_thread
 from sandbox.provider import DEFAULT_MAX_OUTPUT_BYTES
 from sandbox.spec import Chunk, ExecResult, Facts
 from sandbox.tree import pack, unpack
@@ -118,14 +119,14 @@ class ExecdClient:
     async def upload(self, local: Path, remote: str) -> None:
         """As `Sandbox.upload`. Modes and times travel; a hard link becomes a copy; a directory is merged into."""
         with tempfile.TemporaryFile() as spool:
-            await asyncio.to_thread(pack, local, spool)
+            await in_thread(pack, local, spool)
             await self.call("PUT", f"/tree?path={quote(_raw(remote))}", spool, wait_s=_TREE_WAIT_S)
 
     async def download(self, remote: str, local: Path) -> None:
         """As `Sandbox.download`. A member or a symlink that would lead out of `local` is refused."""
         with tempfile.TemporaryFile() as spool:
             await self._fetch_tree(remote, spool)
-            await asyncio.to_thread(unpack, spool, local)
+            await in_thread(unpack, spool, local)
 
     async def _fetch_tree(self, remote: str, spool: IO[bytes]) -> None:
         target = f"/tree?path={quote(_raw(remote))}"

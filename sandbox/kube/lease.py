@@ -6,6 +6,7 @@ not there is left from a run that ended, since a lease is made before its run's 
 
 from __future__ import annotations
 
+import asyncio
 import os
 import socket
 from collections.abc import Mapping
@@ -21,11 +22,15 @@ from sandbox.kube.api import Api, ApiFailure
 from sandbox.kube.manifest import PREFIX
 from sandbox.kube.snapshot import parse_time
 from sandbox.log import Log
+from sandbox.outlast import outlast
 
 GROUP = "apis/coordination.k8s.io/v1"
 LABEL = "app.kubernetes.io/managed-by"
 CLOCK_MARGIN_S = 5.0
 """The server's clock is known to about a second."""
+MAKE_S = 30.0
+END_S = 5.0
+"""How long an answer is awaited when a run ends: a lease that is left expires."""
 
 
 @dataclass(frozen=True)
@@ -76,7 +81,7 @@ async def delete_lease(api: Api, lease: Lease) -> bool:
 
 
 class RunLease:
-    """This run's own. `begin`, then `renew` in a task of its own, then `end`."""
+    """This run's own. `begin`, then `renew` in a task of its own; when that is cancelled and over, `end`."""
 
     def __init__(self, api: Api, name: str, *, duration_s: float) -> None:
         self._api = api
@@ -84,10 +89,15 @@ class RunLease:
         self._duration_s = duration_s
 
     async def begin(self) -> None:
-        """Make it. Raises `ProviderUnavailable`."""
+        """Make it. Raises `ProviderUnavailable`. Where that fails or is cancelled, none is left of it."""
         try:
             await self._api.call("GET", "/version")  # tells the server's clock
-            await self._make()
+            making = asyncio.get_running_loop().create_task(self._make())
+            try:
+                await asyncio.shield(making)
+            except BaseException:
+                await outlast({asyncio.get_running_loop().create_task(self._unmake(making))})
+                raise
         except ApiFailure as failure:
             raise ProviderUnavailable(
                 f"the run's lease cannot be made: {failure}; `kubectl auth can-i create leases` must say yes in "
@@ -110,9 +120,17 @@ class RunLease:
     async def end(self) -> None:
         """Take it away: all pods of the run are gone."""
         try:
-            await self._api.call("DELETE", self._path, timeout_s=5.0)
+            await self._api.call("DELETE", self._path, timeout_s=END_S)
         except ApiFailure as failure:
-            Log("sandbox.kube.lease").info("lease left to expire", said=str(failure))
+            if failure.status != 404:
+                Log("sandbox.kube.lease").info("lease left to expire", said=str(failure))
+
+    async def _unmake(self, making: asyncio.Task[None]) -> None:
+        """A request that is cut off may be carried out all the same, so its answer is awaited for a little."""
+        await asyncio.wait({making}, timeout=END_S)
+        making.cancel()
+        await asyncio.gather(making, return_exceptions=True)
+        await self.end()
 
     async def _remake(self, log: Log) -> None:
         try:
@@ -127,7 +145,7 @@ class RunLease:
             "metadata": {"name": self._name, "labels": {LABEL: PREFIX}},
             "spec": self._spec(),
         }
-        await self._api.call("POST", self._api.path("leases", group=GROUP), body)
+        await self._api.call("POST", self._api.path("leases", group=GROUP), body, timeout_s=MAKE_S)
 
     @property
     def _path(self) -> str:

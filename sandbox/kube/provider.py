@@ -42,6 +42,7 @@ from sandbox.kube.snapshot import Pod
 from sandbox.kube.ticket import PodTicket
 from sandbox.kube.watch import Watch
 from sandbox.log import Log
+from sandbox.outlast import outlast
 from sandbox.pacing import Pacer, PacerLimits, Permit
 from sandbox.spec import Identity, PhaseTimes, SandboxSpec
 
@@ -116,14 +117,7 @@ class KubernetesProvider:
         for ticket in list(self._tickets):
             ticket.release()
         closing = asyncio.get_running_loop().create_task(self._close())
-        cancelled: asyncio.CancelledError | None = None
-        while not closing.done():
-            try:
-                await asyncio.wait({closing})
-            except asyncio.CancelledError as again:  # heard, and raised at the end
-                cancelled = again
-        if cancelled is not None:
-            raise cancelled
+        await outlast({closing})
         closing.result()
 
     async def _close(self) -> None:
@@ -139,17 +133,17 @@ class KubernetesProvider:
                     await asyncio.wait(self._births)
                 await self._none_left.wait()
         left = self.pending
-        if left:
-            claims = [str(self._owners[name].claim) for name in left]
-            self._log.error("left to the janitor", pods=left, claims=claims, lease=self.lease_name)
-        else:
-            await self._lease.end()
         await self._guard.close()
         for owner in self._owners.values():
             owner.stop()
         for task in [*self._background, *self._requests]:
             task.cancel()
         await asyncio.gather(*self._background, *self._requests, return_exceptions=True)
+        if left:
+            claims = [str(self._owners[name].claim) for name in left]
+            self._log.error("left to the janitor", pods=left, claims=claims, lease=self.lease_name)
+        else:
+            await self._lease.end()  # once nobody renews it
         await self._resources.aclose()
 
     # -- sandboxes -----------------------------------------------------------------------------------------------------

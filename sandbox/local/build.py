@@ -46,6 +46,7 @@ from sandbox.local.recipe import (
 from sandbox.local.registry import Registry, certificates_inside, this_machines_registry
 from sandbox.local.stack import OPAQUE, LayerStack, is_whiteout, remove_tree
 from sandbox.local.store import ImageRecord, ImageStore, LayerRecord, find_python, now
+from sandbox.outlast import in_thread
 from sandbox.provider import Sandbox
 from sandbox.spec import Egress
 
@@ -117,7 +118,7 @@ class _Job:
             found = await self._step(box, "python", python_check_command(self.choice.executable))
             await self._source(box, archive)
             commit, installed = await self._install(box)
-        await anyio.to_thread.run_sync(clean_upper, upper)
+        await in_thread(clean_upper, upper)
         notes = {
             "python": self.choice.note or self.choice.version,
             "base": f"{self.plan.base} ({self.base.digest})",
@@ -126,7 +127,7 @@ class _Job:
         }
         if found != self.choice.version:
             notes["python"] = f"asked for {self.plan.python}, used the base's {found}"
-        return await anyio.to_thread.run_sync(self._put, digest, upper, image, notes)
+        return await in_thread(self._put, digest, upper, image, notes)
 
     def _image(self) -> StoredImage:
         """The base with the Python's layer, and the environment that the finished image has."""
@@ -154,7 +155,7 @@ class _Job:
         archive = self.plan.source
         assert isinstance(archive, Archive)
         kept = self.store.downloads / archive.sha256 / archive.file
-        if kept.is_file() and await anyio.to_thread.run_sync(_sha256, kept) == archive.sha256:
+        if kept.is_file() and await in_thread(_sha256, kept) == archive.sha256:
             return kept
         self.progress(f"{self.plan.name}: fetching {archive.file}")
         upper, fetched = staging / "fetch", staging / "fetched"
@@ -164,8 +165,8 @@ class _Job:
             await self._prepare(box, "")
             await self._step(box, "fetch", fetch_command(archive, self.choice.executable))
             await box.download(f"{SCRATCH}/fetched", fetched)
-        await anyio.to_thread.run_sync(remove_tree, upper)
-        return await anyio.to_thread.run_sync(self._keep, fetched, kept, archive)
+        await in_thread(remove_tree, upper)
+        return await in_thread(self._keep, fetched, kept, archive)
 
     def _keep(self, fetched: Path, kept: Path, archive: Archive) -> Path:
         files = sorted(path for path in fetched.iterdir() if path.is_file() and not path.is_symlink())

@@ -37,6 +37,7 @@ from sandbox.local.site import Site
 from sandbox.local.sweep import sweep
 from sandbox.local.ticket import LocalTicket
 from sandbox.log import Log
+from sandbox.outlast import in_thread, outlast
 from sandbox.spec import Egress, Identity, SandboxSpec
 
 if TYPE_CHECKING:
@@ -81,9 +82,7 @@ class LocalProvider:
     async def __aenter__(self) -> LocalProvider:
         instance = Instance.open(self.state_dir)
         try:
-            self._site = await anyio.to_thread.run_sync(
-                Site.prepare, instance, self.state_dir, bundle(), self.config.host_python
-            )
+            self._site = await in_thread(Site.prepare, instance, self.state_dir, bundle(), self.config.host_python)
         except BaseException:
             with contextlib.suppress(OSError):
                 instance.close()
@@ -102,8 +101,8 @@ class LocalProvider:
         for ticket in list(self._tickets):
             ticket.release()
         try:
-            await _outlast(self._owners, CLOSE_TIMEOUT_S)
-            await _outlast(self._removals, CLOSE_TIMEOUT_S)
+            await outlast(self._owners, CLOSE_TIMEOUT_S)
+            await outlast(self._removals, CLOSE_TIMEOUT_S)
         finally:
             for cell in list(self._cells.values()):  # only when the loop was torn down under the owners
                 cell.kill("provider closed")
@@ -209,7 +208,7 @@ class LocalProvider:
         if image.host_programs:
             # The store keeps what a recipe added; the host's own layer, and Python, are those of the host as it is now.
             image = replace(image, layers=(*self.host_image.layers, *image.layers), python=self.host_image.python)
-        await anyio.to_thread.run_sync(self._open_site().compile_for, image)
+        await in_thread(self._open_site().compile_for, image)
         return image
 
     def _start(self, ticket: LocalTicket, image: StoredImage) -> Cell:
@@ -355,17 +354,3 @@ def _not_ready(process: SandboxProcess, error: BaseException | None) -> CreateEr
     return CreateError(
         f"the sandbox {state} before it was ready; it said: {said}", phase="daemon", exit_status=status, said=said
     )
-
-
-async def _outlast(tasks: set[asyncio.Task[None]] | set[asyncio.Future[None]], timeout_s: float) -> None:
-    """Wait until the set is empty, whatever cancels the waiter meanwhile; a cancellation is raised at the end."""
-    cancelled: asyncio.CancelledError | None = None
-    deadline = time.monotonic() + timeout_s
-    with anyio.CancelScope(shield=True):
-        while tasks and (left := deadline - time.monotonic()) > 0:
-            try:
-                await asyncio.wait(set(tasks), timeout=left)
-            except asyncio.CancelledError as error:
-                cancelled = error
-    if cancelled is not None:
-        raise cancelled

@@ -42,6 +42,8 @@ class StandIn:
         self.requests: list[tuple[str, str]] = []
         self.refuse: Refuse = lambda method, kind: None
         """Asked before a request is carried out; a status, a reason and a message refuse it."""
+        self.slow_s: dict[tuple[str, str], float] = {}
+        """How long the answer about a lease is held back once it was carried out, by verb and kind."""
         self.status_of_new: Callable[[dict[str, Any]], dict[str, Any] | None] = lambda pod: None
         """The status that a new pod gets instead of being run. None: it is run."""
         self.log: list[tuple[int, str, dict[str, Any]]] = []
@@ -71,7 +73,9 @@ class StandIn:
         if kind == "pods":
             return await self._pods(request, verb, name, body)
         if kind == "leases":
-            return self._leases(verb, name, body)
+            answer = self._leases(verb, name, body)
+            await asyncio.sleep(self.slow_s.get((verb, kind), 0.0))
+            return answer
         if kind == "configmaps":
             known = body["metadata"]["name"] in self.config_maps
             self.config_maps.add(body["metadata"]["name"])
@@ -99,13 +103,15 @@ class StandIn:
                 return _status(409, "Conflict", "the UID in the precondition does not match")
         return web.json_response(pod)
 
-    def _leases(self, verb: str, name: str | None, body: dict[str, Any]) -> web.Response:
+    def _leases(self, verb: str, name: str | None, body: dict[str, Any]) -> web.StreamResponse:
         if verb == "POST":
             self.leases[body["metadata"]["name"]] = {
                 **body,
                 "metadata": {**body["metadata"], "uid": "l", "resourceVersion": "1"},
             }
-        elif verb == "PATCH" and name in self.leases:
+        elif verb == "PATCH":
+            if name not in self.leases:
+                return _status(404, "NotFound", "no such lease")
             self.leases[name]["spec"].update(body["spec"])
         elif verb == "DELETE":
             self.leases.pop(str(name), None)
