@@ -91,6 +91,29 @@ async def test_a_host_task_that_is_cancelled_five_times_leaves_no_pod(
     assert [] == await leases_of(admin, namespace)
 
 
+async def test_an_open_that_is_cancelled_at_any_moment_leaves_no_lease(
+    admin: Api, namespace: str, config: Callable[..., KubernetesConfig]
+) -> None:
+    """Forty moments of the way to an open provider, cancelled once, twice and five times."""
+
+    async def host() -> None:
+        async with open_provider(config(**UNPLACED)):
+            await asyncio.sleep(0)
+
+    async def cancelled(number: int) -> None:
+        task = asyncio.create_task(host())
+        await asyncio.sleep(number * 0.004)
+        for _ in range((1, 2, 5)[number % 3]):
+            task.cancel()
+            await asyncio.sleep(0)
+        await asyncio.wait({task})
+
+    for number in range(40):
+        await cancelled(number)
+
+    assert [] == await leases_of(admin, namespace)
+
+
 async def test_the_janitor_deletes_what_a_dead_run_left_and_nothing_else(
     admin: Api, namespace: str, kubeconfig: object, config: Callable[..., KubernetesConfig]
 ) -> None:
