@@ -119,10 +119,12 @@ def _run(campaign: Campaign, *, as_json: bool, dedupe: bool, fail_fast: bool) ->
     from grader.revision import code_revision
     from grader.run import run_campaign
     from grader.table import print_conclusion, print_line
+    from sandbox.collector import expect_thousands
 
     plan = make_plan(campaign)
     for note in plan.notes:
         sys.stderr.write(f"note: {printable(note)}\n")
+    expect_thousands()
     revision = code_revision()
     finished = anyio.run(
         partial(

@@ -133,7 +133,9 @@ def _run(campaign: Campaign, request: Request, output: _Output) -> int:
     from grader.preflight.run import Stopped, run_preflight
     from grader.progress import Progress
     from grader.revision import code_revision
+    from sandbox.collector import expect_thousands
 
+    expect_thousands()
     revision = code_revision()
     try:
         done = anyio.run(

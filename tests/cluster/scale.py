@@ -31,6 +31,7 @@ import aiohttp
 import structlog
 
 from sandbox import KubernetesConfig, SandboxSpec, open_provider
+from sandbox.collector import expect_thousands
 from sandbox.config import PacingConfig, PhaseBudgets
 from sandbox.errors import SandboxError
 from sandbox.kube.api import Api, CreateAnswer, open_api
@@ -97,11 +98,11 @@ async def raw_creates(kubeconfig: Path, namespace: str, count: int, connections:
                     if answer.status != 201:
                         raise RuntimeError(f"{answer.status}: {(await answer.text())[:300]}")
 
-        began = time.perf_counter()
+        began, cpu_before_s = time.perf_counter(), time.process_time()
         async with asyncio.TaskGroup() as group:
             for _ in range(connections):
                 group.create_task(worker())
-        created_s = time.perf_counter() - began
+        created_s, cpu_s = time.perf_counter() - began, time.process_time() - cpu_before_s
         async with asyncio.timeout(ACQUIRE_S):
             while await _any(session, path, _NOT_RUNNING):
                 await asyncio.sleep(2.0)
@@ -112,6 +113,7 @@ async def raw_creates(kubeconfig: Path, namespace: str, count: int, connections:
         "connections": connections,
         "creates_per_s": round(count / created_s, 1),
         "running_per_s": round(count / running_s, 1),
+        "cpu_ms_per_create": round(1000 * cpu_s / count, 2),
     }
 
 
@@ -148,12 +150,14 @@ async def provider_process(kubeconfig: Path, namespace: str, sandboxes: int) -> 
     structlog.configure(
         wrapper_class=structlog.make_filtering_bound_logger(40), logger_factory=structlog.PrintLoggerFactory(sys.stderr)
     )
+    expect_thousands()
     outcomes: Counter[str] = Counter()
     commands: Counter[int] = Counter()
     sent: list[float] = []
     stored: list[float] = []
     acquired: list[float] = []
     ran: list[float] = []
+    cpu_s_at_last_stored = 0.0
     live, most_live, arrived, all_arrived = 0, 0, 0, asyncio.Event()
     few = asyncio.Semaphore(COMMANDS)
     config = provider_config(kubeconfig, namespace, sandboxes)
@@ -162,9 +166,11 @@ async def provider_process(kubeconfig: Path, namespace: str, sandboxes: int) -> 
         create = provider._api.create_pod
 
         async def timed(manifest: bytes) -> CreateAnswer:
+            nonlocal cpu_s_at_last_stored
             sent.append(time.monotonic())
             answer = await create(manifest)
             stored.append(time.monotonic())
+            cpu_s_at_last_stored = time.process_time()
             return answer
 
         provider._api.create_pod = timed  # type: ignore[method-assign]
@@ -191,7 +197,7 @@ async def provider_process(kubeconfig: Path, namespace: str, sandboxes: int) -> 
                 if arrived == sandboxes:
                     all_arrived.set()
 
-        began = time.monotonic()
+        began, cpu_before_s = time.monotonic(), time.process_time()
         callers = [asyncio.get_running_loop().create_task(caller()) for _ in range(sandboxes)]
         await asyncio.wait(callers)
         released_at = time.monotonic()
@@ -205,6 +211,7 @@ async def provider_process(kubeconfig: Path, namespace: str, sandboxes: int) -> 
         "all_acquired_after_s": round(max(acquired) - began, 1),
         "all_gone_after_s": round(time.monotonic() - released_at, 1),
         "peak_rss_mb": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024),
+        "cpu_ms_per_create": round(1000 * (cpu_s_at_last_stored - cpu_before_s) / len(stored), 2),
         "cpu_s": round(time.process_time(), 1),
     }
 
