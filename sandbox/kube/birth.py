@@ -28,9 +28,6 @@ from sandbox.kube.snapshot import Pod, PodEvent
 from sandbox.kube.ticket import PodTicket
 from sandbox.pacing import Permit
 
-REFRESH_S = 10.0
-"""A pod that is waited for is looked at itself when the watch has told nothing of it for so long."""
-
 
 async def be_stored(owner: Owner, permit: Permit) -> None:
     """Until the pod is stored: sent, sent again where the server asks for it, read back where it is not known."""
@@ -109,15 +106,8 @@ async def run(ticket: PodTicket, owner: Owner, api: Api, config: KubernetesConfi
         if left_s <= 0:
             deadline = await _extended(ticket, pod, api, config)
             continue
-        await _news(owner, min(left_s, REFRESH_S))
-
-
-async def _news(owner: Owner, timeout_s: float) -> None:
-    """Until something is heard of the pod; a watch that is silent is not trusted."""
-    with anyio.move_on_after(timeout_s) as waiting:
-        await owner.change()
-    if waiting.cancelled_caught and not owner.watched():
-        await owner.refresh()
+        with anyio.move_on_after(left_s):
+            await owner.change()
 
 
 async def _explained(pod: Pod, api: Api, known: tuple[PodEvent, ...]) -> tuple[PodEvent, ...]:

@@ -121,10 +121,6 @@ class Owner:
         if self.pod is not None and self.claim.uid != self.pod.uid:
             self.pod_gone = True
 
-    def watched(self) -> bool:
-        """Whether news of the pod will come by themselves."""
-        return self._watched()
-
     async def refresh(self) -> None:
         """Look at the pod now, for who does not trust the watch alone."""
         async with self._api.lane:

@@ -50,6 +50,9 @@ CLOSE_TIMEOUT_S = 120.0
 """Closing goes on for as long as it gets somewhere in that time. Longer than a create of unknown outcome stays in
 doubt."""
 
+LOOK_S = 5.0
+"""Between two looks whether the watch is silent."""
+
 PULL_WORTH_ASKING_S = 2.0
 PULLS_ASKED_AT_ONCE = 4
 """Events are costly to a server, and how long a pull took is told for the curious: of many at once it stays unknown."""
@@ -64,6 +67,7 @@ class KubernetesProvider:
         self.config = config
         self.run_id = f"run-{secrets.token_hex(6)}"
         self.lease_name = f"{PREFIX}-{self.run_id}"
+        self._selector = f"{RUN_LABEL}={self.run_id}"
         self._open = False
         self._tickets: set[PodTicket] = set()
         self._births: set[asyncio.Task[None]] = set()
@@ -104,8 +108,9 @@ class KubernetesProvider:
             raise
         self._open = True
         self._guard = Guard(self._api, self.config, self._probe_sandbox)
-        self._watch = Watch(self._api, f"{RUN_LABEL}={self.run_id}", self)
+        self._watch = Watch(self._api, self._selector, self)
         self._spawn(self._background, self._watch.follow(), "watch")
+        self._spawn(self._background, self._look_again(), "looks beside the watch")
         self._spawn(self._background, self._lease.renew(), "lease")
         self._spawn(self._background, self._sweep(), "janitor")
         return self
@@ -344,6 +349,20 @@ class KubernetesProvider:
         if owner is not None:
             owner.on_gone(pod)
             self._heard_of(owner)
+
+    async def _look_again(self) -> None:
+        """A watch that is silent may be dead on one side: while a pod is waited for, all are listed beside it."""
+        while True:
+            await anyio.sleep(LOOK_S)
+            if self._watch.tells() or all(ticket.settled.is_set() for ticket in self._tickets):
+                continue
+            asked_at = time.monotonic()
+            try:
+                pods, _ = await self._api.list_pods(self._selector)
+            except ApiFailure as failure:
+                self._log.info("not looked beside the watch", said=str(failure))
+            else:
+                self.on_list(pods, asked_at)
 
     # -- what else runs ------------------------------------------------------------------------------------------------
 

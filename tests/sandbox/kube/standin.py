@@ -42,6 +42,8 @@ class StandIn:
         self.requests: list[tuple[str, str]] = []
         self.refuse: Refuse = lambda method, kind: None
         """Asked before a request is carried out; a status, a reason and a message refuse it."""
+        self.is_mute = False
+        """Watches are held open and tell nothing."""
         self.slow_s: dict[tuple[str, str], float] = {}
         """How long the answer about a lease is held back once it was carried out, by verb and kind."""
         self.status_of_new: Callable[[dict[str, Any]], dict[str, Any] | None] = lambda pod: None
@@ -126,7 +128,7 @@ class StandIn:
             return response
         deadline = asyncio.get_running_loop().time() + float(request.query["timeoutSeconds"])
         while (left_s := deadline - asyncio.get_running_loop().time()) > 0:
-            for version, kind, pod in [entry for entry in self.log if entry[0] > since]:
+            for version, kind, pod in [entry for entry in self.log if entry[0] > since and not self.is_mute]:
                 await _line(response, kind, pod)
                 since = version
             with contextlib.suppress(TimeoutError):

@@ -84,6 +84,39 @@ async def test_one_watch_serves_all_pods_of_a_run(cluster: StandIn, config: Kube
     assert len(watches) <= 2
 
 
+async def test_a_watch_that_is_mute_is_looked_beside(
+    cluster: StandIn, config: KubernetesConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ten pods of which the watch tells nothing come to be by a few lists, and by none while nobody waits."""
+    monkeypatch.setattr("sandbox.kube.watch.SILENT_S", 0.3)
+    monkeypatch.setattr("sandbox.kube.provider.LOOK_S", 0.1)
+    patient = config.model_copy(update={"budgets": PhaseBudgets(daemon_s=20)})
+    cluster.is_mute = True
+
+    async with open_provider(patient) as provider:
+
+        async def one() -> None:
+            async with provider.sandbox(SPEC, acquire_timeout_s=30):
+                arrived.append(1)
+                await leave.wait()
+
+        arrived: list[int] = []
+        leave = asyncio.Event()
+        callers = [asyncio.create_task(one()) for _ in range(10)]
+        with anyio.fail_after(30):
+            while len(arrived) < 10:
+                await anyio.sleep(0.01)
+        before = cluster.requests.count(("GET", "pods"))
+        await anyio.sleep(1)
+        after = cluster.requests.count(("GET", "pods"))
+        cluster.is_mute = False
+        leave.set()
+        await asyncio.gather(*callers)
+
+    assert before == after
+    assert {} == cluster.pods
+
+
 async def test_a_429_and_a_failing_webhook_lose_no_create(cluster: StandIn, config: KubernetesConfig) -> None:
     """Refusals are waited out and the create is sent again: the caller sees only its sandbox."""
     answers = iter([(429, "TooManyRequests", "later"), (500, "InternalError", "failed calling webhook"), None])
