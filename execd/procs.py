@@ -9,6 +9,7 @@ from _signal import SIGCONT, SIGKILL, SIGSTOP
 
 PR_SET_DUMPABLE = 4
 PR_SET_CHILD_SUBREAPER = 36
+SCANS = 3
 KILL_ROUNDS = 200
 ROUNDS_BEFORE_STROKE = 20
 SURE_ROUNDS = 3
@@ -73,16 +74,22 @@ def _stat_fields(pid):
 
 
 def _children_by_scan():
-    children = {}
-    try:
-        names = os.listdir("/proc")
-    except OSError:
-        return children
-    for name in names:
-        if name.isdigit():
-            fields = _stat_fields(int(name))
-            if fields is not None and fields[0] not in b"ZX":
-                children.setdefault(fields[1], []).append(int(name))
+    """{parent: [(pid, start tick)]} of all living processes. A parent that ends while it is looked for has left its
+    children to another: then all is looked at again."""
+    for _ in range(SCANS):
+        children, listed = {0: []}, {0}
+        try:
+            names = os.listdir("/proc")
+        except OSError:
+            return {}
+        for name in names:
+            if name.isdigit():
+                fields = _stat_fields(int(name))
+                if fields is not None and fields[0] not in b"ZX":
+                    listed.add(int(name))
+                    children.setdefault(fields[1], []).append((int(name), fields[2]))
+        if listed.issuperset(children):
+            break
     return children
 
 
@@ -92,7 +99,7 @@ def children(pid):
         with open("/proc/%d/task/%d/children" % (pid, pid), "rb") as stream:
             return [int(child) for child in stream.read().split()]
     except OSError:
-        return _children_by_scan().get(pid, [])
+        return [child for child, _start in _children_by_scan().get(pid, [])]
 
 
 def identity(pid):
@@ -122,17 +129,18 @@ def has_children(pid):
 
 
 def descendants(root, spared=frozenset()):
-    """{(pid, start tick)} of all living processes below `root`. Subtrees whose head is in `spared` are left out."""
+    """{(pid, start tick)} of all living processes below `root`. Subtrees whose head is in `spared` are left out.
+
+    One look decides who is whose child: a link of a chain of forks that has ended since still leads to the next one.
+    """
     children = _children_by_scan()
     found = set()
     waiting = list(children.get(root, ()))
     while waiting:
-        pid = waiting.pop()
-        fields = _stat_fields(pid)
-        if fields is None or (pid, fields[2]) in spared or (pid, fields[2]) in found:
-            continue
-        found.add((pid, fields[2]))
-        waiting.extend(children.get(pid, ()))
+        process = waiting.pop()
+        if process not in spared and process not in found:
+            found.add(process)
+            waiting.extend(children.get(process[0], ()))
     return found
 
 
