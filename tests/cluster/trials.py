@@ -19,7 +19,6 @@ import itertools
 import json
 import os
 import random
-import signal
 import sys
 import tempfile
 import time
@@ -340,8 +339,13 @@ async def kill_trials(admin: Api, config: KubernetesConfig, *, kills: int, seed:
     most_left, chance = 0, random.Random(f"{seed}/kills")
     async with _living(config) as living:
         kept = {"bystander", *living}
-        for _ in range(kills):
-            await _one_kill(config, chance)
+        for number in range(kills):
+            before = set(await pods_of(admin, config.namespace))
+            async with _victim(config) as kill:
+                if number % 2:  # however slow the machine is, some have pods when they are killed
+                    await _others_than(before, admin, config.namespace)
+                await asyncio.sleep(chance.uniform(0.0, 2.0))
+                kill()
             most_left = max(most_left, len(set(await pods_of(admin, config.namespace)) - kept))
         await asyncio.sleep(VICTIM_LEASE_S + CLOCK_MARGIN_S + 1)
         swept = await sweep(admin.in_namespace(config.namespace))
@@ -380,7 +384,9 @@ async def _living(config: KubernetesConfig) -> AsyncIterator[set[str]]:
         await asyncio.wait(callers)
 
 
-async def _one_kill(config: KubernetesConfig, chance: random.Random) -> None:
+@asynccontextmanager
+async def _victim(config: KubernetesConfig) -> AsyncIterator[Callable[[], None]]:
+    """A process that opens a provider now and makes sandboxes, until what is given is called."""
     victim = await asyncio.create_subprocess_exec(
         sys.executable,
         "-m",
@@ -392,11 +398,21 @@ async def _one_kill(config: KubernetesConfig, chance: random.Random) -> None:
         stderr=asyncio.subprocess.DEVNULL,
     )
     assert victim.stdout is not None
-    if await asyncio.wait_for(victim.stdout.readline(), START_LIMIT_S) != b"opens\n":
-        raise RuntimeError("the process to be killed did not start")
-    await asyncio.sleep(chance.uniform(0.0, 2.0))
-    victim.send_signal(signal.SIGKILL)
-    await victim.communicate()
+    try:
+        if await asyncio.wait_for(victim.stdout.readline(), START_LIMIT_S) != b"opens\n":
+            raise RuntimeError("the process to be killed did not start")
+        yield victim.kill
+    finally:
+        if victim.returncode is None:
+            victim.kill()
+        await victim.communicate()
+
+
+async def _others_than(before: set[str], admin: Api, namespace: str) -> None:
+    """Until there are pods that were not there before."""
+    async with asyncio.timeout(START_LIMIT_S):
+        while not set(await pods_of(admin, namespace)) - before:
+            await asyncio.sleep(0.05)
 
 
 async def be_victim(kubeconfig: str, namespace: str) -> None:
