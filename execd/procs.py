@@ -77,7 +77,7 @@ def _children_by_scan():
     """{parent: [(pid, start tick)]} of all living processes. A parent that ends while it is looked for has left its
     children to another: then all is looked at again."""
     for _ in range(SCANS):
-        children, listed = {0: []}, {0}
+        children, listed = {}, {0}  # 0: a parent outside of this namespace
         try:
             names = os.listdir("/proc")
         except OSError:

@@ -1,7 +1,7 @@
 """Python's collector of cyclic garbage, for a program that holds thousands of sandboxes.
 
 A live sandbox is some hundred objects, and to make one takes many more that go by themselves. Set for small programs,
-as Python begins, the collector looks through them after every third sandbox; what is left in cycles can wait.
+as Python begins, the collector looks through them after every few sandboxes; what is left in cycles can wait.
 """
 
 from __future__ import annotations

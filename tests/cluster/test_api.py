@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
+from typing import Any
 
 import anyio
 import pytest
@@ -19,6 +20,16 @@ pytestmark = [pytest.mark.cluster, pytest.mark.anyio]
 
 NOWHERE = SandboxSpec(image="localhost/nothing@sha256:" + "0" * 64, egress="open")
 UNPLACED = {"node_selector": {"sandman-test": "no-such-node"}, "pacing": PacingConfig(creates_per_s=500, burst=100)}
+
+
+async def _cancelled(work: Coroutine[Any, Any, None], number: int) -> None:
+    """Work that is cancelled at one of many moments, once, twice or five times."""
+    task = asyncio.create_task(work)
+    await asyncio.sleep(number * 0.004)
+    for _ in range((1, 2, 5)[number % 3]):
+        task.cancel()
+        await asyncio.sleep(0)
+    await asyncio.wait({task})
 
 
 async def test_an_acquire_that_times_out_says_where_and_leaves_nothing(
@@ -49,15 +60,7 @@ async def test_cancelled_callers_leave_no_pod(
             async with provider.sandbox(NOWHERE, acquire_timeout_s=30):
                 pass
 
-        async def cancelled(number: int) -> None:
-            task = asyncio.create_task(caller())
-            await asyncio.sleep(number * 0.004)
-            for _ in range((1, 2, 5)[number % 3]):
-                task.cancel()
-                await asyncio.sleep(0)
-            await asyncio.wait({task})
-
-        await asyncio.gather(*(cancelled(number) for number in range(60)))
+        await asyncio.gather(*(_cancelled(caller(), number) for number in range(60)))
 
     assert [] == await pods_of(admin, namespace)
     assert [] == await leases_of(admin, namespace)
@@ -100,16 +103,8 @@ async def test_an_open_that_is_cancelled_at_any_moment_leaves_no_lease(
         async with open_provider(config(**UNPLACED)):
             await asyncio.sleep(0)
 
-    async def cancelled(number: int) -> None:
-        task = asyncio.create_task(host())
-        await asyncio.sleep(number * 0.004)
-        for _ in range((1, 2, 5)[number % 3]):
-            task.cancel()
-            await asyncio.sleep(0)
-        await asyncio.wait({task})
-
     for number in range(40):
-        await cancelled(number)
+        await _cancelled(host(), number)
 
     assert [] == await leases_of(admin, namespace)
 

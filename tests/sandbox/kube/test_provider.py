@@ -196,10 +196,9 @@ async def test_a_callers_deadline_says_where_it_waited(cluster: StandIn, config:
 
     async with open_provider(config) as provider:
         with pytest.raises(AcquireTimeout, match=r"schedule.*no cpu") as late:
-            async with provider.sandbox(SPEC, acquire_timeout_s=0.3):
+            async with provider.sandbox(SPEC, acquire_timeout_s=0.9):
                 pass
-    assert late.value.waited_in["schedule"] > 0
-    assert sum(late.value.waited_in.values()) > 0.2
+    assert late.value.waited_in["schedule"] > 0.1
 
 
 async def test_the_end_of_a_pod_in_use_is_told_by_its_cause(cluster: StandIn, config: KubernetesConfig) -> None:
