@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import gc
 
-YOUNG_OBJECTS = 20_000
-"""New objects less those that went again, between two looks at the young ones: about a hundred sandboxes'."""
+YOUNG_OBJECTS = 50_000
+"""New objects less those that went again, between two looks at the young ones: those of a few hundred sandboxes."""
 
 
 def expect_thousands() -> None:

@@ -300,7 +300,7 @@ class Pacer:
     def __init__(self, limits: PacerLimits, *, now: Callable[[], float] = time.monotonic) -> None:
         self.now = now
         self.core = PacerCore(limits, now())
-        self._wakers: dict[Turn, anyio.Event] = {}
+        self._wakers: dict[Turn, asyncio.Event] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._pumping: asyncio.Handle | None = None
 
@@ -341,7 +341,7 @@ class Pacer:
     async def wait(self, turn: Turn) -> None:
         """Until `turn` is granted. A caller that is cancelled by then hears of it here, before anything is sent."""
         if turn.state != "granted":
-            waker = self._wakers[turn] = anyio.Event()
+            waker = self._wakers[turn] = asyncio.Event()
             try:
                 await waker.wait()
             finally:

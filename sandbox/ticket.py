@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -52,8 +53,8 @@ class Ticket(Generic[Box]):
     spec: SandboxSpec
     clock: PhaseClock = field(default_factory=PhaseClock)
     created_at: str = field(default_factory=lambda: datetime.now(UTC).isoformat(timespec="milliseconds"))
-    settled: anyio.Event = field(default_factory=anyio.Event)
-    released: anyio.Event = field(default_factory=anyio.Event)
+    settled: asyncio.Event = field(default_factory=asyncio.Event)
+    released: asyncio.Event = field(default_factory=asyncio.Event)
     creating: anyio.CancelScope = field(default_factory=anyio.CancelScope)
     """The create runs in it. Releasing cancels it: nobody waits for what nobody wants."""
     waits_for: str = ""

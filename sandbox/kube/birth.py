@@ -5,9 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
-import anyio
-import anyio.lowlevel
-
 from sandbox.config import KubernetesConfig
 from sandbox.errors import CreateError, ImageError, ProviderUnavailable, QuotaExceeded, SandboxError, Unschedulable
 from sandbox.kube import ownership as rules
@@ -106,8 +103,7 @@ async def run(ticket: PodTicket, owner: Owner, api: Api, config: KubernetesConfi
         if left_s <= 0:
             deadline = await _extended(ticket, pod, api, config)
             continue
-        with anyio.move_on_after(left_s):
-            await owner.change()
+        await owner.change(left_s)
 
 
 async def _explained(pod: Pod, api: Api, known: tuple[PodEvent, ...]) -> tuple[PodEvent, ...]:

@@ -69,11 +69,18 @@ class Owner:
         self._closed = False
         self._log = Log("sandbox.kube.owner")
 
-    async def change(self) -> None:
-        """Wait for the next news."""
+    async def change(self, within_s: float | None = None) -> None:
+        """Wait for the next news; at most for `within_s`, if that is given."""
         if self._changed is None:
             self._changed = asyncio.Event()
-        await self._changed.wait()
+        changed = self._changed
+        # A timer of the loop costs a quarter of a cancel scope, and thousands wait here.
+        timer = None if within_s is None else asyncio.get_running_loop().call_later(within_s, self._tell_of_change)
+        try:
+            await changed.wait()
+        finally:
+            if timer is not None:
+                timer.cancel()
 
     def tell(self, event: rules.Event) -> None:
         """Something happened. Acts on what the rules say to it."""

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass, field
 from pathlib import Path
-
-import anyio
 
 from sandbox.box import DaemonSandbox
 from sandbox.local.image import StoredImage
@@ -19,5 +18,5 @@ class LocalTicket(Ticket[DaemonSandbox]):
     image: StoredImage | None = None
     """Given by an image build; otherwise the owner resolves the spec's reference."""
     keep_upper: Path | None = None
-    gone: anyio.Event = field(default_factory=anyio.Event)
+    gone: asyncio.Event = field(default_factory=asyncio.Event)
     """Nothing runs in it any more; for an image build, nothing but the kept upper directory is left."""
