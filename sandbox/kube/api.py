@@ -37,6 +37,10 @@ if TYPE_CHECKING:
 SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 REQUEST_S = 30.0
 CONNECT_S = 10.0
+EVENTS_S = 5.0
+EVENTS_AT_ONCE = 4
+EVENTS_PATIENCE_S = 60.0
+"""What was noted about one pod is waited for so long, those before it included."""
 BESIDE = 16
 """Connections for all else: lists, watches, leases, explanations."""
 METADATA = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,application/json"
@@ -140,6 +144,7 @@ class Api:
         self._configuration = configuration
         self.lane = asyncio.Semaphore(config.pacing.max_requests)
         """Hold it around `create_pod`, `read_pod` and `delete_pod`."""
+        self._events_lane = asyncio.Semaphore(EVENTS_AT_ONCE)
         self._reload = asyncio.Lock()
         self._reloaded_at = time.monotonic()
         self._server_ahead_s = 0.0
@@ -232,12 +237,17 @@ class Api:
                     raise ApiFailure("watch pods", 0, "Garbled", str(error)) from error
 
     async def pod_events(self, pod: Pod) -> tuple[PodEvent, ...]:
-        """What the cluster noted about a pod, oldest first. Empty when it cannot be read: it is for explanation."""
+        """What the cluster noted about a pod, oldest first. Empty when it cannot be read: it is for explanation.
+
+        A server looks for it through all events of the namespace, so few are asked for at once, whoever asks.
+        """
         about = f"involvedObject.kind=Pod,involvedObject.name={pod.name}"  # some components leave the UID out
         query = urlencode({"fieldSelector": about, "limit": "100"})
+        path = f"{self.path('events')}?{query}"
         try:
-            return parse_events(await self._answer("GET", f"{self.path('events')}?{query}", timeout_s=5.0), pod.uid)
-        except (ApiFailure, ValueError):
+            async with asyncio.timeout(EVENTS_PATIENCE_S), self._events_lane:
+                return parse_events(await self._answer("GET", path, timeout_s=EVENTS_S), pod.uid)
+        except (ApiFailure, TimeoutError, ValueError):
             return ()
 
     # -- anything else -------------------------------------------------------------------------------------------------

@@ -16,7 +16,6 @@ import math
 import secrets
 import time
 from collections.abc import AsyncIterator, Coroutine, Sequence
-from dataclasses import replace
 from importlib.resources import files
 from types import TracebackType
 from typing import Any
@@ -31,20 +30,21 @@ from sandbox.kube import birth
 from sandbox.kube import ownership as rules
 from sandbox.kube.api import ApiFailure, open_api
 from sandbox.kube.box import KubeSandbox
-from sandbox.kube.endings import ended_early, lost, pull_seconds
+from sandbox.kube.endings import ended_early, lost
 from sandbox.kube.guard import Guard
 from sandbox.kube.janitor import sweep
 from sandbox.kube.lease import RunLease
 from sandbox.kube.loss import EXPLAIN_S, explained, is_over
 from sandbox.kube.manifest import BOOT_KEY, PREFIX, RUN_LABEL, Mark, config_map, image_ref, pod
 from sandbox.kube.owner import Owner
+from sandbox.kube.pulls import Pulls
 from sandbox.kube.snapshot import Pod
 from sandbox.kube.ticket import PodTicket
 from sandbox.kube.watch import Watch
 from sandbox.log import Log
 from sandbox.outlast import outlast
 from sandbox.pacing import Pacer, PacerLimits, Permit
-from sandbox.spec import Identity, PhaseTimes, SandboxSpec
+from sandbox.spec import Identity, SandboxSpec
 
 CLOSE_TIMEOUT_S = 120.0
 """Closing goes on for as long as it gets somewhere in that time. Longer than a create of unknown outcome stays in
@@ -52,10 +52,6 @@ doubt."""
 
 LOOK_S = 5.0
 """Between two looks whether the watch is silent."""
-
-PULL_WORTH_ASKING_S = 2.0
-PULLS_ASKED_AT_ONCE = 4
-"""Events are costly to a server, and how long a pull took is told for the curious: of many at once it stays unknown."""
 
 
 class KubernetesProvider:
@@ -77,7 +73,6 @@ class KubernetesProvider:
         self._clients: dict[str, tuple[str, ExecdClient]] = {}
         """Of sandboxes whose container ran: the pod's UID, and who waits for its daemon."""
         self._permits: dict[str, Permit] = {}
-        self._pulls_asked = 0
         self._none_left = asyncio.Event()
         self._none_left.set()
         self._log = Log("sandbox.kube")
@@ -107,6 +102,7 @@ class KubernetesProvider:
             await self._resources.aclose()
             raise
         self._open = True
+        self._pulls = Pulls(self._api)
         self._guard = Guard(self._api, self.config, self._probe_sandbox)
         self._watch = Watch(self._api, self._selector, self)
         self._spawn(self._background, self._watch.follow(), "watch")
@@ -264,7 +260,6 @@ class KubernetesProvider:
 
     async def _await_daemon(self, ticket: PodTicket, owner: Owner, running: Pod, client: ExecdClient) -> KubeSandbox:
         """Wait until the daemon answers, and keep what it says about itself: the proof of never used."""
-        start_s = ticket.clock.seconds().get("start", 0.0)
         ticket.clock.enter("daemon")
         try:
             health = await client.wait_ready(timeout_s=self.config.budgets.daemon_s)
@@ -282,9 +277,7 @@ class KubernetesProvider:
                 node=running.node,
             ) from error
         ticket.clock.enter(None)
-        phases = ticket.clock.times()
-        if start_s >= PULL_WORTH_ASKING_S and phases.pull_s is None and self._pulls_asked < PULLS_ASKED_AT_ONCE:
-            phases = _with_pull(phases, await self._pull_s(running), start_s)
+        phases = await self._pulls.told_apart(ticket.clock.times(), running)
         image = image_ref(ticket.spec.image, self.config.images)
         identity = Identity(
             sandbox_id=ticket.sandbox_id,
@@ -312,13 +305,6 @@ class KubernetesProvider:
     def _neighbour_of(self, ticket: PodTicket) -> tuple[str, int] | None:
         others = (other.box for other in self._tickets if other is not ticket and not other.released.is_set())
         return next((box.address for box in others if isinstance(box, KubeSandbox)), None)
-
-    async def _pull_s(self, pod: Pod) -> float | None:
-        self._pulls_asked += 1
-        try:
-            return pull_seconds(await self._api.pod_events(pod))
-        finally:
-            self._pulls_asked -= 1
 
     def _heard_of(self, owner: Owner) -> None:
         """Who waits for a sandbox that is over hears it now, and not when its address stays silent for too long."""
@@ -425,11 +411,3 @@ async def _unenforced(spec: SandboxSpec, client: ExecdClient) -> tuple[str, ...]
 def _key(spec: SandboxSpec) -> str:
     """Whose turn an acquire uses: callers that name themselves take turns with the others."""
     return spec.labels.get("caller") or spec.labels.get("run") or ""
-
-
-def _with_pull(phases: PhaseTimes, pulled_s: float | None, start_s: float) -> PhaseTimes:
-    """The pull told apart from the start, where it is known."""
-    if pulled_s is None:
-        return phases
-    pulled_s = min(pulled_s, start_s)
-    return replace(phases, pull_s=pulled_s, start_s=max(0.0, (phases.start_s or 0.0) - pulled_s))

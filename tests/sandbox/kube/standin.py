@@ -13,6 +13,7 @@ import itertools
 import json
 import os
 import subprocess
+from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
@@ -45,7 +46,10 @@ class StandIn:
         self.is_mute = False
         """Watches are held open and tell nothing."""
         self.slow_s: dict[tuple[str, str], float] = {}
-        """How long the answer about a lease is held back once it was carried out, by verb and kind."""
+        """How long the answer about a lease or events is held back once it was carried out, by verb and kind."""
+        self.most_at_once: Counter[str] = Counter()
+        """Requests that were under way together, by kind."""
+        self._under_way: Counter[str] = Counter()
         self.status_of_new: Callable[[dict[str, Any]], dict[str, Any] | None] = lambda pod: None
         """The status that a new pod gets instead of being run. None: it is run."""
         self.log: list[tuple[int, str, dict[str, Any]]] = []
@@ -71,6 +75,14 @@ class StandIn:
         refusal = self.refuse(verb, kind)
         if refusal is not None:
             return _status(*refusal)
+        self._under_way[kind] += 1
+        self.most_at_once[kind] = max(self.most_at_once[kind], self._under_way[kind])
+        try:
+            return await self._carry_out(request, verb, kind, name)
+        finally:
+            self._under_way[kind] -= 1
+
+    async def _carry_out(self, request: web.Request, verb: str, kind: str, name: str | None) -> web.StreamResponse:
         body = json.loads(await request.read() or b"{}")
         if kind == "pods":
             return await self._pods(request, verb, name, body)
@@ -82,6 +94,7 @@ class StandIn:
             known = body["metadata"]["name"] in self.config_maps
             self.config_maps.add(body["metadata"]["name"])
             return _status(409, "AlreadyExists", "there") if known else web.json_response(body, status=201)
+        await asyncio.sleep(self.slow_s.get((verb, kind), 0.0))
         return web.json_response({"items": self.policies if kind == "networkpolicies" else self.events})
 
     async def _pods(

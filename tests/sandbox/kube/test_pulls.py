@@ -1,0 +1,87 @@
+"""What pods' events may cost a server that reads all of a namespace's to find one pod's."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from sandbox import KubernetesConfig
+from sandbox.kube.api import EVENTS_AT_ONCE, Api, open_api
+from sandbox.kube.pulls import ALLOWED_S, ALLOWED_SHARE, AT_ONCE, Pulls
+from sandbox.kube.snapshot import parse_pod
+from sandbox.spec import PhaseTimes
+from tests.sandbox.kube.standin import StandIn
+
+pytestmark = pytest.mark.anyio
+
+POD = parse_pod({"metadata": {"name": "one", "uid": "u"}})
+PULLED = {"reason": "Pulled", "message": 'Successfully pulled image "x" in 4s'}
+LATE = PhaseTimes(start_s=5.0)
+
+
+@pytest.fixture
+async def cluster(tmp_path: Path) -> AsyncIterator[StandIn]:
+    async with StandIn(tmp_path).serve() as stand_in:
+        stand_in.events = [PULLED]
+        yield stand_in
+
+
+@pytest.fixture
+async def api(cluster: StandIn) -> AsyncIterator[Api]:
+    async with open_api(KubernetesConfig(kubeconfig=cluster.kubeconfig())) as opened:
+        yield opened
+
+
+async def test_hundreds_that_want_to_know_ask_a_few_at_once(cluster: StandIn, api: Api) -> None:
+    """And all of them hear it."""
+    cluster.slow_s["GET", "events"] = 0.01
+
+    heard = await asyncio.gather(*(api.pod_events(POD) for _ in range(200)))
+
+    assert [PULLED["message"]] * 200 == [events[0].message for events in heard]
+    assert EVENTS_AT_ONCE == cluster.most_at_once["events"]
+
+
+async def test_the_pull_is_told_apart_from_the_start(cluster: StandIn, api: Api) -> None:
+    """It is no longer than the whole was, and not asked for where the start was short or the pull is known."""
+    pulls = Pulls(api)
+
+    assert PhaseTimes(start_s=1.0, pull_s=4.0) == await pulls.told_apart(LATE, POD)
+    assert PhaseTimes(start_s=0.0, pull_s=3.0) == await pulls.told_apart(PhaseTimes(start_s=3.0), POD)
+    asked = len(cluster.requests)
+    for told in (PhaseTimes(), PhaseTimes(start_s=1.9), PhaseTimes(start_s=5.0, pull_s=1.0)):
+        assert told == await pulls.told_apart(told, POD)
+    assert asked == len(cluster.requests)
+
+
+async def test_of_many_that_start_together_few_are_asked_about(cluster: StandIn, api: Api) -> None:
+    """The others need not wait for it either."""
+    cluster.slow_s["GET", "events"] = 0.2
+    pulls = Pulls(api)
+
+    told = await asyncio.gather(*(pulls.told_apart(LATE, POD) for _ in range(100)))
+
+    assert (AT_ONCE, 100 - AT_ONCE) == (sum(one.pull_s == 4.0 for one in told), told.count(LATE))
+    assert AT_ONCE == cluster.requests.count(("GET", "events"))
+
+
+async def test_the_server_is_asked_for_a_share_of_its_time_only(cluster: StandIn, api: Api) -> None:
+    """Where each answer takes two seconds there are few: by the clock of a run of ten minutes, a pod each second."""
+    answer_s, run_s, now = 2.0, 600, 0.0
+
+    def takes_long(verb: str, kind: str) -> None:
+        nonlocal now
+        now += answer_s
+
+    cluster.refuse = takes_long
+    pulls = Pulls(api, now=lambda: now)
+
+    while now < run_s:
+        await pulls.told_apart(LATE, POD)
+        now += 1.0
+
+    most = (ALLOWED_S + ALLOWED_SHARE * run_s) / answer_s + 1
+    assert most / 2 < cluster.requests.count(("GET", "events")) <= most
