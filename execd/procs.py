@@ -64,11 +64,15 @@ def protect_self():
 
 
 def _stat_fields(pid):
-    """(state, parent, start tick, group) of a process, or None. The name in parentheses may hold anything."""
+    """(state, parent, start tick, group) of a process, or None. The name in parentheses may hold anything.
+
+    The state is of the first thread, and where that alone has ended while others go on, it is none that has ended.
+    """
     try:
         with open("/proc/%d/stat" % pid, "rb") as stream:
             fields = stream.read().rpartition(b")")[2].split()
-        return fields[0], int(fields[1]), int(fields[19]), int(fields[2])
+        state = b"S" if fields[0] in b"ZX" and int(fields[17]) > 1 else fields[0]
+        return state, int(fields[1]), int(fields[19]), int(fields[2])
     except (OSError, ValueError, IndexError):
         return None
 

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import subprocess
+import sys
+import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -52,3 +55,30 @@ def test_a_link_that_ends_meanwhile_hides_no_later_link(
     monkeypatch.setattr(procs, "_stat_fields", ends)
 
     assert procs.identity(child) in procs.descendants(procs.os.getpid())
+
+
+LEFT_BY_ITS_FIRST_THREAD = """
+import ctypes, threading, time
+threading.Thread(target=time.sleep, args=(300,)).start()
+print("there", flush=True)
+ctypes.CDLL(None).pthread_exit(None)
+"""
+
+
+def test_a_process_whose_first_thread_has_ended_lives_and_is_killed() -> None:
+    """Its state reads as that of a zombie, while another thread goes on."""
+    line = [sys.executable, "-c", LEFT_BY_ITS_FIRST_THREAD]
+    with subprocess.Popen(line, stdout=subprocess.PIPE, start_new_session=True) as process:
+        assert process.stdout is not None and b"there\n" == process.stdout.readline()
+        stat = Path(f"/proc/{process.pid}/stat")
+        deadline = time.monotonic() + 20
+        while b") Z " not in stat.read_bytes() and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert b") Z " in stat.read_bytes()
+
+        here = procs.identity(process.pid)
+        assert here in procs.descendants(procs.os.getpid())
+        procs.kill_trees(lambda: {here} & procs.descendants(procs.os.getpid()))
+
+        assert -9 == process.wait(timeout=20)
+        assert procs.identity(process.pid) is None
