@@ -22,6 +22,7 @@ import yaml
 from aiohttp import web
 from kubernetes.aio.client.rest import RESTClientObject
 
+from sandbox import SandboxSpec
 from sandbox.kube.api import Api
 from sandbox.kube.manifest import FACTS_ANNOTATION
 
@@ -50,6 +51,9 @@ REFUSALS = {
 
 LATEST_STORE_S = 1.5
 """How long after it was sent a create may be stored by the proxy."""
+
+NOWHERE = SandboxSpec(image="localhost/nothing@sha256:" + "0" * 64, egress="open")
+"""Never runs: the pods that name it are to find no node."""
 
 MOMENTS = (
     "create arrives",

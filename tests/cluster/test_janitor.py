@@ -31,8 +31,8 @@ from tests.cluster.conftest import FAST, KUBE_DIR, a_canary, leases_of, pods_of
 from tests.cluster.faults import foreign_pod
 from tests.cluster.hands import is_here
 from tests.cluster.images import forget, name_by_digest
+from tests.cluster.kills import VICTIM_LEASE_S
 from tests.cluster.mkimage import add_layer
-from tests.cluster.trials import VICTIM_LEASE_S
 
 pytestmark = [pytest.mark.cluster, pytest.mark.anyio, pytest.mark.long]
 
@@ -143,7 +143,7 @@ async def deployed(admin: Api, namespace: str, image: str, folder: Path) -> None
 @contextmanager
 def a_run_to_die(kubeconfig: Path, namespace: str) -> Iterator[subprocess.Popen[bytes]]:
     """A process that asks for twenty sandboxes in vain."""
-    line = [sys.executable, "-m", "tests.cluster.trials", "--victim", str(kubeconfig), namespace]
+    line = [sys.executable, "-m", "tests.cluster.kills", str(kubeconfig), namespace]
     with subprocess.Popen(line, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
         try:
             yield process

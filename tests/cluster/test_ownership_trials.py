@@ -13,7 +13,8 @@ import pytest
 from sandbox import KubernetesConfig
 from sandbox.kube.api import Api
 from tests.cluster import trials
-from tests.cluster.trials import kill_trials, ownership_trials
+from tests.cluster.kills import kill_trials
+from tests.cluster.trials import ownership_trials
 
 pytestmark = [pytest.mark.cluster, pytest.mark.anyio, pytest.mark.slow, pytest.mark.timeout(1800)]
 

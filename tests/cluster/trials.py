@@ -4,8 +4,7 @@ A trial is one acquire through a proxy that loses, delays and refuses (`faults.p
 holds the provider, or both, are cancelled at some moment, once, twice or five times. 25 trials share a provider: a run.
 Beside them stand pods of others. Counted in the end: pods of ours that are left, pods of others that are gone.
 
-A kill is a process with twenty creates under way that gets SIGKILL. After the lease's time one run of the janitor must
-leave nothing of it, and everything of others and of a run that lives.
+Kills of whole processes are counted beside them: `kills.py`.
 
 The plan of every trial is settled by the seed, its run and its number: `--run N` does one run again.
 """
@@ -14,7 +13,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import contextlib
 import itertools
 import json
 import os
@@ -23,8 +21,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Iterable
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Coroutine, Generator, Iterable
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -33,28 +30,29 @@ from unittest.mock import patch
 
 import structlog
 
-from sandbox import KubernetesConfig, SandboxSpec, open_provider
+from sandbox import KubernetesConfig, open_provider
 from sandbox.config import PacingConfig
 from sandbox.errors import SandboxError
 from sandbox.kube import ownership
 from sandbox.kube.api import Api, open_api
-from sandbox.kube.janitor import sweep
-from sandbox.kube.lease import CLOCK_MARGIN_S
 from tests.cluster.conftest import KUBE_DIR, a_namespace, pods_of
-from tests.cluster.faults import LATEST_STORE_S, MOMENTS, FaultyServer, Plan, foreign_pod, proxied_kubeconfig
+from tests.cluster.faults import (
+    LATEST_STORE_S,
+    MOMENTS,
+    NOWHERE,
+    FaultyServer,
+    Plan,
+    foreign_pod,
+    proxied_kubeconfig,
+)
+from tests.cluster.kills import kill_trials
 
 PER_RUN = 25
 RUNS_AT_ONCE = 8
 FAULTS_SHARE = 0.35
 SENTINELS = 10
-CREATES_PER_VICTIM = 20
-VICTIM_LEASE_S = 5
 RUN_LIMIT_S = 400.0
 """A run takes a quarter of a minute. One that takes so much longer is given up, and named."""
-START_LIMIT_S = 120.0
-"""For what a kill waits for: a process that starts, pods that are made."""
-NOWHERE = SandboxSpec(image="localhost/nothing@sha256:" + "0" * 64, egress="open")
-"""Never runs: the pods that name it find no node."""
 
 MOMENTS_OF_A_CREATE = MOMENTS[:4]
 """Later ones come when the caller has gone."""
@@ -316,126 +314,6 @@ async def ownership_trials(
     return count
 
 
-# -- kills -------------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Kills:
-    """What the kills came to."""
-
-    kills: int
-    most_left: int
-    """Pods that lay about after a kill, at most."""
-    swept: int
-    ownerless: list[str]
-    foreign_deletes: list[str]
-    living_deletes: list[str]
-
-
-async def kill_trials(admin: Api, config: KubernetesConfig, *, kills: int, seed: str) -> Kills:
-    """Kill processes that make sandboxes, and let the janitor run once when their leases are over."""
-    assert config.namespace is not None and config.kubeconfig is not None
-    await admin.call("POST", f"/api/v1/namespaces/{config.namespace}/pods", foreign_pod("bystander"))
-    most_left, chance = 0, random.Random(f"{seed}/kills")
-    async with _living(config) as living:
-        kept = {"bystander", *living}
-        for number in range(kills):
-            before = set(await pods_of(admin, config.namespace))
-            async with _victim(config) as kill:
-                if number % 2:  # however slow the machine is, some have pods when they are killed
-                    await _others_than(before, admin, config.namespace)
-                await asyncio.sleep(chance.uniform(0.0, 2.0))
-                kill()
-            most_left = max(most_left, len(set(await pods_of(admin, config.namespace)) - kept))
-        await asyncio.sleep(VICTIM_LEASE_S + CLOCK_MARGIN_S + 1)
-        swept = await sweep(admin.in_namespace(config.namespace))
-        await asyncio.sleep(2.0)
-        left = set(await pods_of(admin, config.namespace))
-        return Kills(
-            kills=kills,
-            most_left=most_left,
-            swept=len(swept.deleted),
-            ownerless=sorted(left - kept),
-            foreign_deletes=[] if "bystander" in left else ["bystander"],
-            living_deletes=sorted(living - left),
-        )
-
-
-@asynccontextmanager
-async def _living(config: KubernetesConfig) -> AsyncIterator[set[str]]:
-    """Pods of a run that lives, all the while."""
-    async with (
-        open_provider(config.model_copy(update={"node_selector": {"no": "node"}})) as provider,
-        open_api(config) as api,
-    ):
-
-        async def caller() -> None:
-            with contextlib.suppress(SandboxError):
-                async with provider.sandbox(NOWHERE, acquire_timeout_s=3600):
-                    pass
-
-        callers = [asyncio.get_running_loop().create_task(caller()) for _ in range(3)]
-        async with asyncio.timeout(START_LIMIT_S):
-            while len(names := {pod.name for pod in (await api.list_pods(""))[0]} - {"bystander"}) < len(callers):
-                await asyncio.sleep(0.1)
-        yield names
-        for task in callers:
-            task.cancel()
-        await asyncio.wait(callers)
-
-
-@asynccontextmanager
-async def _victim(config: KubernetesConfig) -> AsyncIterator[Callable[[], None]]:
-    """A process that opens a provider now and makes sandboxes, until what is given is called."""
-    victim = await asyncio.create_subprocess_exec(
-        sys.executable,
-        "-m",
-        "tests.cluster.trials",
-        "--victim",
-        str(config.kubeconfig),
-        str(config.namespace),
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.DEVNULL,
-    )
-    assert victim.stdout is not None
-    try:
-        if await asyncio.wait_for(victim.stdout.readline(), START_LIMIT_S) != b"opens\n":
-            raise RuntimeError("the process to be killed did not start")
-        yield victim.kill
-    finally:
-        if victim.returncode is None:
-            victim.kill()
-        await victim.communicate()
-
-
-async def _others_than(before: set[str], admin: Api, namespace: str) -> None:
-    """Until there are pods that were not there before."""
-    async with asyncio.timeout(START_LIMIT_S):
-        while not set(await pods_of(admin, namespace)) - before:
-            await asyncio.sleep(0.05)
-
-
-async def be_victim(kubeconfig: str, namespace: str) -> None:
-    """Open a provider and ask for sandboxes, until killed."""
-    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(50))
-    config = KubernetesConfig(
-        kubeconfig=Path(kubeconfig),
-        namespace=namespace,
-        lease_s=VICTIM_LEASE_S,
-        node_selector={"no": "node"},
-        pacing=PacingConfig(creates_per_s=200, burst=50),
-    )
-    print("opens", flush=True)
-    async with open_provider(config) as provider, asyncio.TaskGroup() as group:
-
-        async def caller() -> None:
-            async with provider.sandbox(NOWHERE, acquire_timeout_s=600):
-                pass
-
-        for _ in range(CREATES_PER_VICTIM):
-            group.create_task(caller())
-
-
 # -- the command -------------------------------------------------------------------------------------------------------
 
 
@@ -472,9 +350,5 @@ if __name__ == "__main__":
     parser.add_argument("--kills", type=int, default=0)
     parser.add_argument("--seed", default="1")
     parser.add_argument("--run", type=int, default=None)
-    parser.add_argument("--victim", nargs=2, default=None)
     given = parser.parse_args()
-    if given.victim:
-        asyncio.run(be_victim(*given.victim))
-    else:
-        sys.exit(asyncio.run(main(given.trials, given.kills, given.seed, given.run)))
+    sys.exit(asyncio.run(main(given.trials, given.kills, given.seed, given.run)))
