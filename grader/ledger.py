@@ -322,6 +322,8 @@ def read_only(run_dir: Path) -> Iterator[Ledger]:
         raise UsageError(f"{run_dir}: holds no {path.name}; name a run that `grader grade` has begun")
     connection = _connect(path, writable=False)
     try:
+        if _is_new(connection):
+            raise UsageError(f"{path}: holds nothing yet; ask again once `grader grade` has begun, or start it again")
         _check_version(connection, run_dir)
         (config,) = connection.execute("SELECT value FROM meta WHERE key = 'config_sha256'").fetchone()
         yield Ledger(connection, run_dir, config)

@@ -173,6 +173,18 @@ def test_a_ledger_of_another_version_is_refused(tmp_path: Path) -> None:
         pass
 
 
+def test_a_ledger_of_a_run_that_is_only_beginning_is_no_strangers_file(tmp_path: Path) -> None:
+    """Between the file and its first content a reader is told to ask again."""
+    run_dir = tmp_path / "r"
+    run_dir.mkdir()
+    ledger_path(run_dir).touch()
+
+    with pytest.raises(UsageError, match="holds nothing yet"), read_only(run_dir):
+        pass
+    with opened(run_dir), read_only(run_dir):
+        pass
+
+
 def test_a_run_that_is_not_there_is_named(tmp_path: Path) -> None:
     """Reading makes nothing."""
     with pytest.raises(UsageError, match="holds no ledger"), read_only(tmp_path / "none"):
