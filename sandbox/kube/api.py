@@ -39,7 +39,7 @@ REQUEST_S = 30.0
 CONNECT_S = 10.0
 EVENTS_S = 5.0
 EVENTS_AT_ONCE = 4
-EVENTS_PATIENCE_S = 60.0
+EVENTS_PATIENCE_S = 20.0
 """What was noted about one pod is waited for so long, those before it included."""
 BESIDE = 16
 """Connections for all else: lists, watches, leases, explanations."""
