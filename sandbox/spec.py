@@ -126,7 +126,8 @@ class Identity:
 
 @dataclass(frozen=True)
 class PhaseTimes:
-    """Seconds that each phase of a create took. None: the provider has no such phase or did not get there."""
+    """Seconds that each phase of a create took. None: the provider has no such phase, did not get there, or does not
+    know it apart: a pull that is not known is part of the start."""
 
     queue_s: float | None = None
     schedule_s: float | None = None

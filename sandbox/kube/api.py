@@ -38,8 +38,8 @@ SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 REQUEST_S = 30.0
 CONNECT_S = 10.0
 EVENTS_S = 5.0
-EVENTS_AT_ONCE = 4
-EVENTS_PATIENCE_S = 20.0
+EVENTS_AT_ONCE = 16
+EVENTS_PATIENCE_S = 15.0
 """What was noted about one pod is waited for so long, those before it included."""
 BESIDE = 16
 """Connections for all else: lists, watches, leases, explanations."""
@@ -236,8 +236,8 @@ class Api:
                 except ValueError as error:
                     raise ApiFailure("watch pods", 0, "Garbled", str(error)) from error
 
-    async def pod_events(self, pod: Pod) -> tuple[PodEvent, ...]:
-        """What the cluster noted about a pod, oldest first. Empty when it cannot be read: it is for explanation.
+    async def pod_events(self, pod: Pod, *, patience_s: float = EVENTS_PATIENCE_S) -> tuple[PodEvent, ...] | None:
+        """What the cluster noted about a pod, oldest first. None: it could not be read, or not in time.
 
         A server looks for it through all events of the namespace, so few are asked for at once, whoever asks.
         """
@@ -245,10 +245,10 @@ class Api:
         query = urlencode({"fieldSelector": about, "limit": "100"})
         path = f"{self.path('events')}?{query}"
         try:
-            async with asyncio.timeout(EVENTS_PATIENCE_S), self._events_lane:
+            async with asyncio.timeout(patience_s), self._events_lane:
                 return parse_events(await self._answer("GET", path, timeout_s=EVENTS_S), pod.uid)
         except (ApiFailure, TimeoutError, ValueError):
-            return ()
+            return None
 
     # -- anything else -------------------------------------------------------------------------------------------------
 
@@ -303,6 +303,8 @@ class Api:
         from kubernetes.aio.config import ConfigException
 
         what = f"{method} {path.partition('?')[0]}"
+        if self._session.closed:
+            raise ApiFailure(what, 0, "Closed", "the connections to the server were closed meanwhile")
         timeout = aiohttp.ClientTimeout(total=total_s, sock_read=read_s, sock_connect=CONNECT_S, connect=None)
         kind = "application/merge-patch+json" if method == "PATCH" else "application/json"
         headers = {"Accept": accept, "Content-Type": kind}

@@ -25,6 +25,9 @@ from sandbox.kube.snapshot import Pod, PodEvent
 from sandbox.kube.ticket import PodTicket
 from sandbox.pacing import Permit
 
+ASK_AGAIN_S = 1.0
+"""After a question about a late pod that the cluster did not answer."""
+
 
 async def be_stored(owner: Owner, permit: Permit) -> None:
     """Until the pod is stored: sent, sent again where the server asks for it, read back where it is not known."""
@@ -98,19 +101,28 @@ async def run(ticket: PodTicket, owner: Owner, api: Api, config: KubernetesConfi
                 ticket.clock.enter("start")
                 deadline = time.monotonic() + budgets.start_s
             events = await _explained(pod, api, events)
+            if _is_old(pod, owner):
+                continue
             _judge(ticket, pod, events)
         left_s = deadline - time.monotonic()
-        if left_s <= 0:
-            deadline = await _extended(ticket, pod, api, config)
+        if left_s > 0:
+            await owner.change(left_s)
             continue
-        await owner.change(left_s)
+        late = await api.pod_events(pod) if ticket.clock.phase == "start" and pod is not None else ()
+        if not _is_old(pod, owner):
+            deadline = _extended(ticket, pod, late, config)
+
+
+def _is_old(pod: Pod | None, owner: Owner) -> bool:
+    """Whether there was news of the pod while something else was waited for."""
+    return owner.pod is not pod or owner.pod_gone
 
 
 async def _explained(pod: Pod, api: Api, known: tuple[PodEvent, ...]) -> tuple[PodEvent, ...]:
     """The pod's events, where its status hides the reason."""
     if known or pod.waiting is None or pod.waiting.reason != "ImagePullBackOff":
         return known
-    return await api.pod_events(pod)
+    return await api.pod_events(pod) or ()
 
 
 def _judge(ticket: PodTicket, pod: Pod, events: Sequence[PodEvent]) -> None:
@@ -123,10 +135,13 @@ def _judge(ticket: PodTicket, pod: Pod, events: Sequence[PodEvent]) -> None:
         raise create_failure(ticket.sandbox_id, ticket.spec.image, found)
 
 
-async def _extended(ticket: PodTicket, pod: Pod | None, api: Api, config: KubernetesConfig) -> float:
-    """The deadline of a pod that is late, if it pulls its image: that has a budget of its own. Else raises."""
+def _extended(ticket: PodTicket, pod: Pod | None, events: Sequence[PodEvent] | None, config: KubernetesConfig) -> float:
+    """The deadline of a pod that is late, if it pulls its image: that has a budget of its own. Where the cluster does
+    not tell whether it does, it may, and is asked again. Else raises."""
     budgets, phase = config.budgets, ticket.clock.phase
-    events = await api.pod_events(pod) if phase == "start" and pod is not None else ()
+    if events is None and ticket.clock.seconds()["start"] < budgets.start_s + budgets.pull_s:
+        return time.monotonic() + ASK_AGAIN_S
+    events = events or ()
     if is_pulling(events):
         ticket.clock.enter("pull")
         return time.monotonic() + budgets.pull_s

@@ -125,18 +125,21 @@ def _end_of_the_container(pod: Pod, ended: Terminated, lifetime_s: float) -> End
     return Ending("ended", said, pod.node, ended.exit_code)
 
 
-def ending_of_a_vanished(last: Pod | None, events: Sequence[PodEvent], *, lifetime_s: float) -> Ending:
-    """Why a pod is gone, or going, that we did not delete: from its last snapshot and what the cluster noted."""
+def ending_of_a_vanished(last: Pod | None, events: Sequence[PodEvent] | None, *, lifetime_s: float) -> Ending:
+    """Why a pod is gone, or going, that we did not delete: from its last snapshot and what the cluster noted, where
+    that could be read."""
     known = ending(last, lifetime_s=lifetime_s) if last is not None else None
     if known is not None and known.cause != "deleted":
         return known
     node, exit_code = (last.node, _exit_code(last)) if last is not None else (None, None)
-    for event in events:
+    for event in events or ():
         if event.reason in _EVENTS:
             cause = _by_a_taint(_EVENTS[event.reason], last)
             return Ending(cause, f"{event.reason}: {event.message}", node, exit_code)
     if last is not None and last.node_silent:
         return silence(last)
+    if events is None:
+        return Ending("deleted", f"{_BY_ANOTHER}; what the cluster noted about it could not be read", node, exit_code)
     return known or Ending("deleted", _BY_ANOTHER, node)
 
 

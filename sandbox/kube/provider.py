@@ -276,8 +276,8 @@ class KubernetesProvider:
                 phase="daemon",
                 node=running.node,
             ) from error
-        ticket.clock.enter(None)
         phases = await self._pulls.told_apart(ticket.clock.times(), running)
+        ticket.clock.enter(None)
         image = image_ref(ticket.spec.image, self.config.images)
         identity = Identity(
             sandbox_id=ticket.sandbox_id,

@@ -17,9 +17,11 @@ from sandbox.spec import PhaseTimes
 
 WORTH_ASKING_S = 2.0
 AT_ONCE = 4
+PATIENCE_S = 1.0
+"""So long a sandbox that is ready is held back for it, at most."""
 ALLOWED_S = 5.0
 ALLOWED_SHARE = 0.05
-"""The server may be busy with the answers for `ALLOWED_S` and that share of the time since the run began."""
+"""The server may be busy with the answers for `ALLOWED_S` at a stretch, and for that share of the time at length."""
 
 
 class Pulls:
@@ -28,8 +30,8 @@ class Pulls:
     def __init__(self, api: Api, *, now: Callable[[], float] = time.monotonic) -> None:
         self._api = api
         self._now = now
-        self._began = now()
-        self._spent_s = 0.0
+        self._left_s = ALLOWED_S
+        self._filled_at = now()
         self._asking = 0
 
     async def told_apart(self, phases: PhaseTimes, pod: Pod) -> PhaseTimes:
@@ -44,13 +46,16 @@ class Pulls:
         return replace(phases, pull_s=pulled_s, start_s=start_s - pulled_s)
 
     def _may_ask(self) -> bool:
-        return self._asking < AT_ONCE and self._spent_s < ALLOWED_S + ALLOWED_SHARE * (self._now() - self._began)
+        now = self._now()
+        self._left_s = min(ALLOWED_S, self._left_s + ALLOWED_SHARE * (now - self._filled_at))
+        self._filled_at = now
+        return self._asking < AT_ONCE and self._left_s > 0
 
     async def _ask(self, pod: Pod) -> float | None:
         began = self._now()
         self._asking += 1
         try:
-            return pull_seconds(await self._api.pod_events(pod))
+            return pull_seconds(await self._api.pod_events(pod, patience_s=PATIENCE_S) or ())
         finally:
             self._asking -= 1
-            self._spent_s += self._now() - began
+            self._left_s -= self._now() - began

@@ -59,7 +59,7 @@ def test_a_link_that_ends_meanwhile_hides_no_later_link(
 
 LEFT_BY_ITS_FIRST_THREAD = """
 import ctypes, threading, time
-threading.Thread(target=time.sleep, args=(300,)).start()
+threading.Thread(target=time.sleep, args=(30,)).start()
 print("there", flush=True)
 ctypes.CDLL(None).pthread_exit(None)
 """

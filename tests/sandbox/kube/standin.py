@@ -177,6 +177,11 @@ class StandIn:
             self.tell("MODIFIED", pod)
             self._spawn(self._finish(pod))
 
+    def start(self, name: str) -> None:
+        """Run a pod that was held back, if it is still there."""
+        if name in self.pods:
+            self._spawn(self._run(self.pods[name]))
+
     def vanish(self, name: str) -> None:
         """A pod goes without a trace of why."""
         pod = self.pods.pop(name)

@@ -99,3 +99,16 @@ async def test_a_kubeconfig_that_is_no_yaml_is_said_to_be_none(tmp_path: Path) -
     with pytest.raises(ProviderUnavailable, match="set `kubeconfig`"):
         async with open_api(KubernetesConfig(kubeconfig=file)):
             pass
+
+
+async def test_who_asks_after_the_connections_were_closed_hears_it_as_ours(tmp_path: Path) -> None:
+    """A provider can close while somebody still asks why a sandbox was lost."""
+    file = tmp_path / "kubeconfig"
+    file.write_text(a_kubeconfig("http://127.0.0.1:1", "t"))
+    async with open_api(KubernetesConfig(kubeconfig=file)) as api:
+        pass
+
+    assert isinstance(await api.create_pod(b"{}"), get_args(CreateAnswer))
+    assert isinstance(await api.read_pod("sb"), get_args(ReadAnswer))
+    with pytest.raises(ApiFailure, match="closed"):
+        await api.list_pods("a=b")

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+import anyio
 import pytest
 
 from sandbox import KubernetesConfig
@@ -41,8 +42,18 @@ async def test_hundreds_that_want_to_know_ask_a_few_at_once(cluster: StandIn, ap
 
     heard = await asyncio.gather(*(api.pod_events(POD) for _ in range(200)))
 
-    assert [PULLED["message"]] * 200 == [events[0].message for events in heard]
+    assert [PULLED["message"]] * 200 == [events[0].message for events in heard if events]
     assert EVENTS_AT_ONCE == cluster.most_at_once["events"]
+
+
+async def test_who_asks_a_server_that_does_not_answer_hears_that_it_is_not_known(cluster: StandIn, api: Api) -> None:
+    """Not that there was nothing. Those who wait for their turn are patient for no longer."""
+    cluster.slow_s["GET", "events"] = 30.0
+
+    with anyio.fail_after(10):
+        heard = await asyncio.gather(*(api.pod_events(POD, patience_s=0.2) for _ in range(2 * EVENTS_AT_ONCE)))
+
+    assert [None] * 2 * EVENTS_AT_ONCE == heard
 
 
 async def test_the_pull_is_told_apart_from_the_start(cluster: StandIn, api: Api) -> None:
@@ -68,8 +79,10 @@ async def test_of_many_that_start_together_few_are_asked_about(cluster: StandIn,
     assert AT_ONCE == cluster.requests.count(("GET", "events"))
 
 
-async def test_the_server_is_asked_for_a_share_of_its_time_only(cluster: StandIn, api: Api) -> None:
-    """Where each answer takes two seconds there are few: by the clock of a run of ten minutes, a pod each second."""
+@pytest.mark.parametrize("quiet_s", [0.0, 3600.0])
+async def test_the_server_is_asked_for_a_share_of_its_time_only(cluster: StandIn, api: Api, quiet_s: float) -> None:
+    """Where each answer takes two seconds there are few: by the clock of ten minutes, a pod each second. A quiet hour
+    before them allows no more."""
     answer_s, run_s, now = 2.0, 600, 0.0
 
     def takes_long(verb: str, kind: str) -> None:
@@ -79,7 +92,8 @@ async def test_the_server_is_asked_for_a_share_of_its_time_only(cluster: StandIn
     cluster.refuse = takes_long
     pulls = Pulls(api, now=lambda: now)
 
-    while now < run_s:
+    now = quiet_s
+    while now < quiet_s + run_s:
         await pulls.told_apart(LATE, POD)
         now += 1.0
 
