@@ -373,6 +373,8 @@ async def open_api(config: KubernetesConfig) -> AsyncIterator[Api]:
 
     configuration = Configuration()
     namespace = await _load(config, configuration)
+    # A certificate that kubectl takes is taken. Python 3.13 on its own asks for more than many clusters' own have.
+    configuration.disable_strict_ssl_verification = True
     configuration.proxy = configuration.proxy or _proxy_of_the_environment(str(configuration.host))
     async with aiohttp.ClientSession(
         connector=aiohttp.TCPConnector(

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import shutil
+import ssl
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
 import pytest
 import yaml
@@ -99,6 +102,52 @@ async def test_a_kubeconfig_that_is_no_yaml_is_said_to_be_none(tmp_path: Path) -
     with pytest.raises(ProviderUnavailable, match="set `kubeconfig`"):
         async with open_api(KubernetesConfig(kubeconfig=file)):
             pass
+
+
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="the certificates are made by openssl")
+async def test_a_clusters_certificate_that_kubectl_takes_is_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Many a cluster's authority says nothing of what its key is for; Python 3.13 by itself insists that it does."""
+
+    def openssl(*words: str | Path) -> None:
+        subprocess.run(["openssl", *words], cwd=tmp_path, check=True, capture_output=True)
+
+    plain = tmp_path / "plain.cnf"
+    plain.write_text("[req]\ndistinguished_name=d\nx509_extensions=e\n[d]\n[e]\nbasicConstraints=critical,CA:true\n")
+    (tmp_path / "names").write_text("subjectAltName=IP:127.0.0.1\n")
+    new = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes")
+    openssl("req", "-x509", *new, "-config", plain, "-subj", "/CN=ca", "-keyout", "ca.key", "-out", "ca.crt")
+    openssl("req", *new, "-config", plain, "-subj", "/CN=s", "-keyout", "s.key", "-out", "s.csr")
+    signed = ("-CA", "ca.crt", "-CAkey", "ca.key", "-CAcreateserial", "-extfile", "names")
+    openssl("x509", "-req", "-in", "s.csr", *signed, "-out", "s.crt")
+    lenient = ssl.create_default_context
+
+    def strict(*args: Any, **kwargs: Any) -> ssl.SSLContext:
+        context = lenient(*args, **kwargs)
+        context.verify_flags |= ssl.VERIFY_X509_STRICT
+        return context
+
+    async def version(_request: web.Request) -> web.Response:
+        return web.json_response({"major": "1"})
+
+    monkeypatch.setattr(ssl, "create_default_context", strict)
+    app = web.Application()
+    app.router.add_get("/version", version)
+    runner = web.AppRunner(app, access_log=None)
+    await runner.setup()
+    serving = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    serving.load_cert_chain(tmp_path / "s.crt", tmp_path / "s.key")
+    await web.TCPSite(runner, "127.0.0.1", 0, ssl_context=serving).start()
+    document = yaml.safe_load(a_kubeconfig(f"https://127.0.0.1:{runner.addresses[0][1]}", "t"))
+    document["clusters"][0]["cluster"]["certificate-authority"] = str(tmp_path / "ca.crt")
+    file = tmp_path / "kubeconfig"
+    file.write_text(yaml.safe_dump(document))
+    try:
+        async with open_api(KubernetesConfig(kubeconfig=file)) as api:
+            assert {"major": "1"} == await api.call("GET", "/version")
+    finally:
+        await runner.cleanup()
 
 
 async def test_who_asks_after_the_connections_were_closed_hears_it_as_ours(tmp_path: Path) -> None:
