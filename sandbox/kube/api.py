@@ -41,8 +41,8 @@ EVENTS_S = 5.0
 EVENTS_AT_ONCE = 16
 EVENTS_PATIENCE_S = 15.0
 """What was noted about one pod is waited for so long, those before it included."""
-BESIDE = 16
-"""Connections for all else: lists, watches, leases, explanations."""
+BESIDE = EVENTS_AT_ONCE + 16
+"""Connections for all else: explanations, and lists, watches and leases beside as many of them as there may be."""
 METADATA = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,application/json"
 """What is accepted where only who an object is matters: the server need not write all of it, nor we read it."""
 

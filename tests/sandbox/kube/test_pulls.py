@@ -10,6 +10,7 @@ import anyio
 import pytest
 
 from sandbox import KubernetesConfig
+from sandbox.config import PacingConfig
 from sandbox.kube.api import EVENTS_AT_ONCE, Api, open_api
 from sandbox.kube.pulls import ALLOWED_S, ALLOWED_SHARE, AT_ONCE, Pulls
 from sandbox.kube.snapshot import parse_pod
@@ -54,6 +55,21 @@ async def test_who_asks_a_server_that_does_not_answer_hears_that_it_is_not_known
         heard = await asyncio.gather(*(api.pod_events(POD, patience_s=0.2) for _ in range(2 * EVENTS_AT_ONCE)))
 
     assert [None] * 2 * EVENTS_AT_ONCE == heard
+
+
+async def test_a_lease_is_renewed_beside_all_that_want_to_know(cluster: StandIn) -> None:
+    """However many ask for events, and whatever else is under way, there is a connection for it."""
+    cluster.slow_s["GET", "events"] = 30.0
+    config = KubernetesConfig(kubeconfig=cluster.kubeconfig(), pacing=PacingConfig(max_requests=1))
+    async with open_api(config) as api, asyncio.TaskGroup() as group:
+        watching = group.create_task(anext(api.watch_pods("a=b", "1", timeout_s=30.0)))
+        asking = [group.create_task(api.pod_events(POD)) for _ in range(2 * EVENTS_AT_ONCE)]
+        with anyio.fail_after(5):
+            while cluster.most_at_once["events"] < EVENTS_AT_ONCE or ("WATCH", "pods") not in cluster.requests:
+                await anyio.sleep(0.01)
+            await api.call("GET", api.path("leases", group="apis/coordination.k8s.io/v1"))
+        for task in (watching, *asking):
+            task.cancel()
 
 
 async def test_the_pull_is_told_apart_from_the_start(cluster: StandIn, api: Api) -> None:
