@@ -112,6 +112,11 @@ def identity(pid):
     return None if fields is None or fields[0] in b"ZX" else (pid, fields[2])
 
 
+def still_there(processes):
+    """The (pid, start tick) that still have their pids, zombies among them."""
+    return {(pid, start) for pid, start in processes if (_stat_fields(pid) or (b"", 0, None))[2] == start}
+
+
 def is_running(pid):
     """Whether a process runs or waits for nothing but a processor."""
     fields = _stat_fields(pid)
@@ -150,6 +155,7 @@ def descendants(root, spared=frozenset()):
 
 def kill_trees(find):
     """STOP and then KILL what `find()` gives, until it gives nothing new: what is stopped forks no more. Bounded.
+    Returns {(pid, start tick)} of what got the KILL; until a parent has reaped it, it still has its pid.
 
     Whole process groups are stopped: the kernel does that at one stroke, which no chain of forks can outrun. Members
     that are to live (a shell, its earlier jobs) are continued at the end. A chain of which every link makes a group of
@@ -178,6 +184,7 @@ def kill_trees(find):
         send_signal(-group, SIGCONT)
     if halted is not None:
         signal_all(descendants(os.getpid()) - halted, SIGCONT)
+    return stopped
 
 
 def _last_pid():

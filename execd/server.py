@@ -281,9 +281,15 @@ class Daemon:
     def _reset(self, request, connection):
         def done(_body):
             session = self._sessions.get(request.text("session", "main"))
-            if session is not None:
-                session.reset()
-            connection.answer(200, encode({"reset": session is not None}))
+            if session is None:
+                connection.answer(200, encode({"reset": False}))
+            else:
+                session.reset(lambda: gone(session))
+
+        def gone(session):
+            self._forget_if_blank(session)
+            if not connection.closed:
+                connection.answer(200, encode({"reset": True}))
 
         return Body(request, 0, done)
 
@@ -360,9 +366,12 @@ class Daemon:
                 session.adopt(self._foundlings())
                 if session.shell_pid == pid:
                     session.on_process_ended(status)
-                    if session.blank and self._sessions.get(session.name) is session:
-                        del self._sessions[session.name]
+                    self._forget_if_blank(session)
                 return
+
+    def _forget_if_blank(self, session):
+        if session.blank and self._sessions.get(session.name) is session:
+            del self._sessions[session.name]
 
     def _foundlings(self):
         """Children of ours that are nobody's: what a process that was just reaped has left behind."""

@@ -10,7 +10,9 @@ from .shell import ABORT_SIGNAL, Shell
 GRACE_S = 0.5
 BUSY_S = 4.0
 SWEEP_S = 0.02
+ASK_S = 0.001
 LOOK_S = 0.1
+GONE_S = 5.0
 MAX_WAITING = 64
 
 
@@ -30,6 +32,7 @@ class Session:
         self._directory = None
         self._killing = False
         self._dying = False
+        self._resets = 0
         self.orphans = set()
 
     @property
@@ -40,7 +43,8 @@ class Session:
     @property
     def blank(self):
         """Whether there is nothing to keep: a session that was reset and runs nothing."""
-        return self._shell is None and self._current is None and not self._waiting and self._directory is None
+        busy = self._current is not None or self._waiting or self._resets
+        return self._shell is None and self._directory is None and not busy
 
     def start_like(self, other):
         """Begin with the directory and the exported variables that another session has now."""
@@ -92,7 +96,7 @@ class Session:
             self._host.exec_ended(record)
 
     def _next(self):
-        while self._current is None and self._waiting and not self._dying:
+        while self._current is None and self._waiting and not self._dying and not self._resets:
             record = self._waiting.pop(0)
             try:
                 self.prepare()
@@ -200,13 +204,13 @@ class Session:
         return procs.is_running(self._shell.pid) or bool(self._command_processes())
 
     def kill_tree(self, spared=frozenset()):
-        """KILL the shell and everything below it except `spared`."""
+        """KILL the shell and everything below it except `spared`. Returns {(pid, start tick)} of what was killed."""
         if self._shell is None:
-            return
+            return set()
         self._shell.look()
         pid = self._shell.pid
         shell = {procs.identity(pid)} - {None}
-        procs.kill_trees(lambda: procs.descendants(pid, spared) | shell)
+        return procs.kill_trees(lambda: procs.descendants(pid, spared) | shell)
 
     def owns(self, pid):
         """Whether a process that has just ended was the shell or an orphan of a shell that ended before."""
@@ -222,8 +226,12 @@ class Session:
             found |= procs.descendants(pid)
         return found
 
-    def reset(self):
-        """Kill everything of the session; the next command gets a new shell with the base environment."""
+    def reset(self, on_gone):
+        """Kill everything of the session; the next command gets a new shell with the base environment.
+
+        `on_gone()` is called, and the next command begins, when nothing that was killed has its pid any more. One that
+        hangs in the kernel is waited for `GONE_S` seconds, a shell that does as long as it takes.
+        """
         for record in self._waiting:
             record.fail(Refusal("cancelled"))
             self._host.exec_ended(record)
@@ -231,7 +239,17 @@ class Session:
         if self._current is not None:
             self._current.cancelled = True
         self._exports = self._directory = None
-        if self._shell is not None:
-            self._dying = True  # what comes next waits until the old shell is reaped
-            self.kill_tree()
-        procs.kill_trees(self._orphan_trees)
+        self._dying = self._shell is not None
+        killed = self.kill_tree() | procs.kill_trees(self._orphan_trees)
+        self._resets += 1
+        self._ask_if_gone(killed, time.monotonic() + GONE_S, ASK_S, on_gone)
+
+    def _ask_if_gone(self, killed, until, pause_s, on_gone):
+        killed = procs.still_there(killed)
+        if (killed or self._dying) and time.monotonic() < until:
+            later = min(2 * pause_s, SWEEP_S)
+            self._host.loop.after(pause_s, lambda: self._ask_if_gone(killed, until, later, on_gone))
+            return
+        self._resets -= 1
+        on_gone()
+        self._next()

@@ -230,7 +230,8 @@ class ExecdClient:
             raise Broken("the answer ended before its result")
 
     async def reset(self, *, session: str = "main") -> None:
-        """Kill everything that the session runs. Its next command gets a new shell with the base environment."""
+        """Kill everything that the session runs and wait until it is gone. The next command gets a new shell with the
+        base environment."""
         await self.call("POST", f"/reset?session={quote(session)}")
 
     def break_off(self) -> None:

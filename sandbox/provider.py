@@ -106,7 +106,8 @@ class Sandbox(Protocol):
         ...
 
     async def reset(self, *, session: str = "main") -> None:
-        """Kill everything that the session runs. Its next command gets a new shell with the base environment."""
+        """Kill everything that the session runs and wait until it is gone. The next command gets a new shell with the
+        base environment."""
         ...
 
     async def read(self, path: str, *, offset: int = 0, limit: int | None = None) -> bytes:

@@ -129,12 +129,28 @@ async def test_a_reset_forgets_everything(client: ExecdClient) -> None:
     assert 1 == result.exit_code
 
 
+async def test_what_a_reset_killed_is_gone_when_it_answers(client: ExecdClient) -> None:
+    """Nobody sees it again, however long it takes to die (here: to give its memory back), from any session."""
+    hold = "import time; kept = bytearray(b'x') * (128 << 20); print(1, flush=True); time.sleep(777)"
+    for _ in range(3):
+        started = await client.run(
+            f'for _ in 1 2; do python3 -c "{hold}" & pids="$pids $!"; done > held; until [ $(wc -l < held) = 2 ]; do'
+            " sleep 0.05; done; echo $pids; rm held",
+            timeout_s=60,
+            session="heavy",
+        )
+        assert 0 == started.exit_code, started.output
+        await client.reset(session="heavy")
+        for pid in started.output.split():
+            assert 1 == (await client.run(b"kill -0 " + pid, timeout_s=30, session="watch")).exit_code
+
+
 async def test_a_session_that_was_reset_takes_no_place(tmp_path: Path) -> None:
-    """More sessions than there may be at once can be had one after the other."""
+    """More sessions than there may be at once can be had one after the other, whether their shells live or ended."""
     with daemon(tmp_path) as fresh:
         async with fresh.client() as client:
             for number in range(270):
-                await client.run("true", timeout_s=60, session=f"{number}")
+                await client.run("exit 3" if number % 2 else "true", timeout_s=60, session=f"{number}")
                 await client.reset(session=f"{number}")
             await client.run("true", timeout_s=60)
             assert 5 > len((await client.health()).raw["sessions"])  # type: ignore[arg-type]
@@ -164,10 +180,10 @@ async def test_a_reset_reaches_what_ended_shells_left(client: ExecdClient) -> No
     await client.run(f"setsid sleep {marker}1 & exit 3", timeout_s=30, session="another")
     await _until(client, f"test $(pgrep -fx 'sleep {marker}' | wc -l) = 2", exit_code=0)
     await client.reset(session="left")
-    await _until(client, f"pgrep -fx 'sleep {marker}'", exit_code=1)
+    assert 1 == (await client.run(f"pgrep -fx 'sleep {marker}'", timeout_s=30, session="watch")).exit_code
     assert 0 == (await client.run(f"pgrep -fx 'sleep {marker}1'", timeout_s=30, session="watch")).exit_code
     await client.reset(session="another")
-    await _until(client, f"pgrep -fx 'sleep {marker}1'", exit_code=1)
+    assert 1 == (await client.run(f"pgrep -fx 'sleep {marker}1'", timeout_s=30, session="watch")).exit_code
 
 
 async def test_a_broken_connection_is_resumed_and_the_command_runs_once(running: Running, tmp_path: Path) -> None:
