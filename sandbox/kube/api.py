@@ -28,7 +28,7 @@ from pydantic_core import from_json
 
 from sandbox.config import KubernetesConfig
 from sandbox.errors import ProviderUnavailable
-from sandbox.kube.snapshot import Pod, PodEvent, WatchEvent, parse_events, parse_list, parse_pod, parse_watch_event
+from sandbox.kube.snapshot import Pod, WatchEvent, parse_list, parse_pod, parse_watch_event
 from sandbox.log import Log
 
 if TYPE_CHECKING:
@@ -37,10 +37,7 @@ if TYPE_CHECKING:
 SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 REQUEST_S = 30.0
 CONNECT_S = 10.0
-EVENTS_S = 5.0
 EVENTS_AT_ONCE = 16
-EVENTS_PATIENCE_S = 15.0
-"""What was noted about one pod is waited for so long, those before it included."""
 BESIDE = EVENTS_AT_ONCE + 16
 """Connections for all else: explanations, and lists, watches and leases beside as many of them as there may be."""
 METADATA = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,application/json"
@@ -144,7 +141,6 @@ class Api:
         self._configuration = configuration
         self.lane = asyncio.Semaphore(config.pacing.max_requests)
         """Hold it around `create_pod`, `read_pod` and `delete_pod`."""
-        self._events_lane = asyncio.Semaphore(EVENTS_AT_ONCE)
         self._reload = asyncio.Lock()
         self._reloaded_at = time.monotonic()
         self._server_ahead_s = 0.0
@@ -235,20 +231,6 @@ class Api:
                     yield parse_watch_event(line)
                 except ValueError as error:
                     raise ApiFailure("watch pods", 0, "Garbled", str(error)) from error
-
-    async def pod_events(self, pod: Pod, *, patience_s: float = EVENTS_PATIENCE_S) -> tuple[PodEvent, ...] | None:
-        """What the cluster noted about a pod, oldest first. None: it could not be read, or not in time.
-
-        A server looks for it through all events of the namespace, so few are asked for at once, whoever asks.
-        """
-        about = f"involvedObject.kind=Pod,involvedObject.name={pod.name}"  # some components leave the UID out
-        query = urlencode({"fieldSelector": about, "limit": "100"})
-        path = f"{self.path('events')}?{query}"
-        try:
-            async with asyncio.timeout(patience_s), self._events_lane:
-                return parse_events(await self._answer("GET", path, timeout_s=EVENTS_S), pod.uid)
-        except (ApiFailure, TimeoutError, ValueError):
-            return None
 
     # -- anything else -------------------------------------------------------------------------------------------------
 

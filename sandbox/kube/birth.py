@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from sandbox.config import KubernetesConfig
 from sandbox.errors import CreateError, ImageError, ProviderUnavailable, QuotaExceeded, SandboxError, Unschedulable
 from sandbox.kube import ownership as rules
-from sandbox.kube.api import Api, ApiFailure, Created, Rejected, Throttled, Unknown
+from sandbox.kube.api import ApiFailure, Created, Rejected, Throttled, Unknown
 from sandbox.kube.endings import (
     Trouble,
     create_failure,
@@ -20,6 +20,7 @@ from sandbox.kube.endings import (
     never_started,
     trouble,
 )
+from sandbox.kube.events import Events
 from sandbox.kube.owner import Owner
 from sandbox.kube.snapshot import Pod, PodEvent
 from sandbox.kube.ticket import PodTicket
@@ -73,16 +74,16 @@ async def _looked_for(owner: Owner) -> None:
         )
 
 
-async def run(ticket: PodTicket, owner: Owner, api: Api, config: KubernetesConfig) -> Pod:
+async def run(ticket: PodTicket, owner: Owner, events: Events, config: KubernetesConfig) -> Pod:
     """Until the container runs and has an address. Raises the typed error of whatever keeps it from that."""
     ticket.clock.enter("schedule")
     budgets = config.budgets
     deadline = time.monotonic() + budgets.schedule_s
-    events: tuple[PodEvent, ...] = ()
+    known: tuple[PodEvent, ...] = ()
     while True:
         pod = owner.pod
         if owner.pod_gone:
-            noted = await api.pod_events(pod) if pod is not None else ()
+            noted = await events.about_end(pod) if pod is not None else ()
             raise ended_early(
                 ticket.sandbox_id,
                 ticket.clock.phase or "schedule",
@@ -100,15 +101,15 @@ async def run(ticket: PodTicket, owner: Owner, api: Api, config: KubernetesConfi
             if pod.node is not None and ticket.clock.phase == "schedule":
                 ticket.clock.enter("start")
                 deadline = time.monotonic() + budgets.start_s
-            events = await _explained(pod, api, events)
+            known = await _explained(pod, events, known)
             if _is_old(pod, owner):
                 continue
-            _judge(ticket, pod, events)
+            _judge(ticket, pod, known)
         left_s = deadline - time.monotonic()
         if left_s > 0:
             await owner.change(left_s)
             continue
-        late = await api.pod_events(pod) if ticket.clock.phase == "start" and pod is not None else ()
+        late = await events.about(pod) if ticket.clock.phase == "start" and pod is not None else ()
         if not _is_old(pod, owner):
             deadline = _extended(ticket, pod, late, config)
 
@@ -118,11 +119,11 @@ def _is_old(pod: Pod | None, owner: Owner) -> bool:
     return owner.pod is not pod or owner.pod_gone
 
 
-async def _explained(pod: Pod, api: Api, known: tuple[PodEvent, ...]) -> tuple[PodEvent, ...]:
+async def _explained(pod: Pod, events: Events, known: tuple[PodEvent, ...]) -> tuple[PodEvent, ...]:
     """The pod's events, where its status hides the reason."""
     if known or pod.waiting is None or pod.waiting.reason != "ImagePullBackOff":
         return known
-    return await api.pod_events(pod) or ()
+    return await events.about(pod) or ()
 
 
 def _judge(ticket: PodTicket, pod: Pod, events: Sequence[PodEvent]) -> None:

@@ -71,6 +71,9 @@ _EVENTS: dict[str, Cause] = {
     "TaintManagerEviction": "node_lost",  # see `_by_a_taint`
 }
 
+REASONS_OF_ENDS = tuple(_EVENTS)
+"""Of events: those that tell why a pod ended."""
+
 KILLED_EXIT = 128 + 9
 _BY_ANOTHER = "the pod was deleted, and not by this run"
 

@@ -6,8 +6,8 @@ import time
 
 import anyio
 
-from sandbox.kube.api import Api
 from sandbox.kube.endings import Ending, ending, ending_of_a_vanished, nothing_runs, replaced
+from sandbox.kube.events import Events
 from sandbox.kube.owner import Owner
 from sandbox.kube.snapshot import Pod
 
@@ -26,7 +26,7 @@ def is_over(owner: Owner, uid: str) -> bool:
 
 
 async def explained(
-    owner: Owner, running: Pod, api: Api, *, lifetime_s: float, patience_s: float = NODE_MARK_S
+    owner: Owner, running: Pod, events: Events, *, lifetime_s: float, patience_s: float = NODE_MARK_S
 ) -> Ending | None:
     """Why the pod that was `running` is over. None: it is not, as far as the server knows after `patience_s`."""
     give_up_at = time.monotonic() + patience_s
@@ -44,19 +44,18 @@ async def explained(
         if end is not None and end.cause != "deleted":
             return end
         if over or seen.deleting or seen.node_silent:
-            return await _end_by_another(owner, running, api, lifetime_s)
+            return await _end_by_another(owner, running, events, lifetime_s)
         if time.monotonic() >= give_up_at:
             return None
 
 
-async def _end_by_another(owner: Owner, running: Pod, api: Api, lifetime_s: float) -> Ending:
+async def _end_by_another(owner: Owner, running: Pod, events: Events, lifetime_s: float) -> Ending:
     """Why a pod went, or goes, that we did not delete."""
     for lag_s in (EVENTS_LAG_S, 0.0):
         last = owner.pod or running
         if last.uid != running.uid:
             return replaced(running, by=last)
-        events = await api.pod_events(last)
-        end = ending_of_a_vanished(last, events, lifetime_s=lifetime_s)
+        end = ending_of_a_vanished(last, await events.about_end(last), lifetime_s=lifetime_s)
         if end.cause != "deleted" or not lag_s:
             break
         await anyio.sleep(lag_s)

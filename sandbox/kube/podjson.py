@@ -146,6 +146,7 @@ LineJSON = Annotated[PodLineJSON | MarkLineJSON | ErrorLineJSON, Field(discrimin
 
 
 class _Involved(TypedDict, total=False):
+    name: str | None
     uid: str | None
 
 
@@ -163,6 +164,7 @@ class EventListJSON(TypedDict, total=False):
     """One page of a list. Each event is read by itself: one that cannot be is no loss to the others."""
 
     items: list[Any] | None
+    metadata: ListMetadataJSON | None
 
 
 POD = TypeAdapter[PodJSON](PodJSON)

@@ -31,6 +31,7 @@ from sandbox.kube import ownership as rules
 from sandbox.kube.api import ApiFailure, open_api
 from sandbox.kube.box import KubeSandbox
 from sandbox.kube.endings import ended_early, lost
+from sandbox.kube.events import Events
 from sandbox.kube.guard import Guard
 from sandbox.kube.janitor import sweep
 from sandbox.kube.lease import RunLease
@@ -102,7 +103,8 @@ class KubernetesProvider:
             await self._resources.aclose()
             raise
         self._open = True
-        self._pulls = Pulls(self._api)
+        self._events = Events(self._api)
+        self._pulls = Pulls(self._events)
         self._guard = Guard(self._api, self.config, self._probe_sandbox)
         self._watch = Watch(self._api, self._selector, self)
         self._spawn(self._background, self._watch.follow(), "watch")
@@ -194,7 +196,7 @@ class KubernetesProvider:
                 token = secrets.token_urlsafe(32)
                 owner = self._own(ticket, token, permit)
                 await birth.be_stored(owner, permit)
-                running = await birth.run(ticket, owner, self._api, self.config)
+                running = await birth.run(ticket, owner, self._events, self.config)
                 client = self._client(ticket, owner, running, token)
                 self._clients[ticket.sandbox_id] = running.uid, client
                 ticket.hand_over(await self._await_daemon(ticket, owner, running, client))
@@ -251,7 +253,7 @@ class KubernetesProvider:
         async def explain() -> str | None:
             if ticket.box is None:  # whoever makes it asks for itself
                 return None
-            end = await explained(owner, running, self._api, lifetime_s=ticket.spec.lifetime_s)
+            end = await explained(owner, running, self._events, lifetime_s=ticket.spec.lifetime_s)
             if end is not None:
                 raise lost(ticket.sandbox_id, end)
             return None
@@ -265,7 +267,7 @@ class KubernetesProvider:
             health = await client.wait_ready(timeout_s=self.config.budgets.daemon_s)
         except SandboxLost as error:
             end = await explained(
-                owner, running, self._api, lifetime_s=ticket.spec.lifetime_s, patience_s=2 * EXPLAIN_S
+                owner, running, self._events, lifetime_s=ticket.spec.lifetime_s, patience_s=2 * EXPLAIN_S
             )
             if end is not None:
                 raise ended_early(ticket.sandbox_id, "daemon", end) from error

@@ -10,8 +10,8 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 
-from sandbox.kube.api import Api
 from sandbox.kube.endings import pull_seconds
+from sandbox.kube.events import Events
 from sandbox.kube.snapshot import Pod
 from sandbox.spec import PhaseTimes
 
@@ -27,8 +27,8 @@ ALLOWED_SHARE = 0.05
 class Pulls:
     """Of one run."""
 
-    def __init__(self, api: Api, *, now: Callable[[], float] = time.monotonic) -> None:
-        self._api = api
+    def __init__(self, events: Events, *, now: Callable[[], float] = time.monotonic) -> None:
+        self._events = events
         self._now = now
         self._left_s = ALLOWED_S
         self._filled_at = now()
@@ -55,7 +55,7 @@ class Pulls:
         began = self._now()
         self._asking += 1
         try:
-            return pull_seconds(await self._api.pod_events(pod, patience_s=PATIENCE_S) or ())
+            return pull_seconds(await self._events.about(pod, patience_s=PATIENCE_S) or ())
         finally:
             self._asking -= 1
             self._left_s -= self._now() - began

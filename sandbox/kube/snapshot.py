@@ -143,18 +143,33 @@ class PodEvent:
 
     reason: str
     message: str
+    name: str = ""
+    """The pod's, and its UID: "" where whoever noted it left that out."""
+    uid: str = ""
+    at: str = ""
+    """When, in a form that sorts."""
 
 
-def parse_events(raw: Raw, uid: str) -> tuple[PodEvent, ...]:
-    """The events of a list's JSON that are about the pod with this UID, or do not say about which, oldest first.
+def parse_events(raw: Raw) -> tuple[list[PodEvent], str]:
+    """The events of one page of a list's JSON, and what the next page goes on from; "" when there is none.
     An event that cannot be read is left out. Raises ValueError when it is no list."""
-    items: list[EventJSON] = []
-    for item in read(EVENT_LIST, raw).get("items") or ():
+    page = read(EVENT_LIST, raw)
+    events: list[PodEvent] = []
+    for item in page.get("items") or ():
         with contextlib.suppress(ValueError):
-            items.append(read(EVENT, item))
-    items = [one for one in items if (one.get("involvedObject") or {}).get("uid") in (uid, "", None)]
-    items.sort(key=lambda one: one.get("lastTimestamp") or one.get("eventTime") or "")
-    return tuple(PodEvent(one.get("reason") or "", one.get("message") or "") for one in items)
+            events.append(_event(read(EVENT, item)))
+    return events, (page.get("metadata") or {}).get("continue") or ""
+
+
+def _event(raw: EventJSON) -> PodEvent:
+    about = raw.get("involvedObject") or {}
+    return PodEvent(
+        raw.get("reason") or "",
+        raw.get("message") or "",
+        about.get("name") or "",
+        about.get("uid") or "",
+        raw.get("lastTimestamp") or raw.get("eventTime") or "",
+    )
 
 
 @dataclass(frozen=True)

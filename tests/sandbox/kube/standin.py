@@ -14,7 +14,7 @@ import json
 import os
 import subprocess
 from collections import Counter
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from importlib.resources import files
@@ -39,7 +39,7 @@ class StandIn:
         self.leases: dict[str, dict[str, Any]] = {}
         self.config_maps: set[str] = set()
         self.policies: list[dict[str, Any]] = []
-        self.events: list[dict[str, str]] = []
+        self.events: list[dict[str, Any]] = []
         self.requests: list[tuple[str, str]] = []
         self.refuse: Refuse = lambda method, kind: None
         """Asked before a request is carried out; a status, a reason and a message refuse it."""
@@ -94,8 +94,10 @@ class StandIn:
             known = body["metadata"]["name"] in self.config_maps
             self.config_maps.add(body["metadata"]["name"])
             return _status(409, "AlreadyExists", "there") if known else web.json_response(body, status=201)
+        items = self.policies if kind == "networkpolicies" else self.events
+        page = _page([one for one in items if _has_fields(one, request.query)], request.query)
         await asyncio.sleep(self.slow_s.get((verb, kind), 0.0))
-        return web.json_response({"items": self.policies if kind == "networkpolicies" else self.events})
+        return web.json_response(page)
 
     async def _pods(
         self, request: web.Request, verb: str, name: str | None, body: dict[str, Any]
@@ -273,6 +275,20 @@ class StandIn:
         file = self.scratch / "kubeconfig"
         file.write_text(yaml.safe_dump(document))
         return file
+
+
+def _has_fields(event: dict[str, Any], query: Mapping[str, str]) -> bool:
+    """As a field selector of events says. An event that names no object is about any."""
+    wanted = dict(one.split("=", 1) for one in query.get("fieldSelector", "").split(",") if one)
+    about = {f"involvedObject.{key}": value for key, value in event.get("involvedObject", {}).items()}
+    return all({**event, **about}.get(key, value) == value for key, value in wanted.items())
+
+
+def _page(items: list[Any], query: Mapping[str, str]) -> dict[str, Any]:
+    """What a `limit` lets through, and where to go on."""
+    begin, limit = int(query.get("continue", 0)), int(query.get("limit", len(items)))
+    end = begin + limit
+    return {"items": items[begin:end], "metadata": {"continue": str(end) if end < len(items) else ""}}
 
 
 def _selected(pod: dict[str, Any], selector: str) -> bool:

@@ -130,17 +130,6 @@ def test_a_taint_empties_a_node_or_gives_it_up() -> None:
     assert [("evicted", 0), ("node_lost", None)] == [(one.cause, one.exit_code) for one in (told, untold)]
 
 
-def test_events_of_another_pod_of_the_name_are_no_evidence() -> None:
-    """Some components leave the UID out of what they note; what names another's is not this pod's."""
-    items = [
-        {"reason": "Mine", "message": "", "involvedObject": {"uid": "uid-1"}},
-        {"reason": "Nobodys", "message": "", "involvedObject": {"name": "sb"}},
-        {"reason": "Anothers", "message": "", "involvedObject": {"uid": "uid-2"}},
-        {"reason": "Garbled", "message": "", "involvedObject": {"uid": ["uid-1"]}},
-    ]
-    assert ["Mine", "Nobodys"] == [one.reason for one in parse_events({"items": items}, "uid-1")]
-
-
 def test_what_failed_on_the_way_to_a_container_is_found() -> None:
     """The last failure that the node noted; None where it noted none."""
     noted = [PodEvent("FailedMount", "one"), PodEvent("FailedMount", "two"), PodEvent("Pulling", "x")]
@@ -277,7 +266,7 @@ def test_nonsense_in_a_watch_a_list_or_events_is_a_value_error(kind: str, thing:
         with contextlib.suppress(ValueError):
             parse_list(cut)
         with contextlib.suppress(ValueError):
-            parse_events(cut, "uid-1")
+            parse_events(cut)
 
 
 def test_metadata_alone_and_what_a_server_leaves_out_make_a_pod_that_waits() -> None:
