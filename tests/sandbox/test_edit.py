@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -12,17 +11,12 @@ from hypothesis import strategies as st
 from sandbox.client import ExecdClient
 from sandbox.errors import FileRefused
 from tests.execd.conftest import Running, on_each_python, running
+from tests.sandbox.callers import client
 
-__all__ = ["on_each_python", "running"]  # fixtures
+__all__ = ["client", "on_each_python", "running"]  # fixtures
 
 pytestmark = pytest.mark.anyio
 BOM = b"\xef\xbb\xbf"
-
-
-@pytest.fixture
-async def client(running: Running) -> AsyncIterator[ExecdClient]:
-    async with running.client() as ready:
-        yield ready
 
 
 @pytest.mark.parametrize(

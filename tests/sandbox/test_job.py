@@ -5,23 +5,17 @@ from __future__ import annotations
 import asyncio
 import random
 import signal
-from collections.abc import AsyncIterator
 
 import pytest
 
 from sandbox.client import ExecdClient
 from sandbox.errors import CommandRefused
 from tests.execd.conftest import Running, on_each_python, running
+from tests.sandbox.callers import client
 
-__all__ = ["on_each_python", "running"]  # fixtures
+__all__ = ["client", "on_each_python", "running"]  # fixtures
 
 pytestmark = pytest.mark.anyio
-
-
-@pytest.fixture
-async def client(running: Running) -> AsyncIterator[ExecdClient]:
-    async with running.client() as ready:
-        yield ready
 
 
 async def test_a_job_starts_where_its_session_is(client: ExecdClient) -> None:
