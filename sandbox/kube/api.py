@@ -12,29 +12,26 @@ a request's time-out never runs while it waits for thousands of others, and a le
 from __future__ import annotations
 
 import asyncio
+import importlib.util
 import json
-import os
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import quote, urlencode, urlsplit
-from urllib.request import getproxies, proxy_bypass
+from urllib.parse import quote, urlencode
 
 from pydantic_core import from_json
 
 from sandbox.config import KubernetesConfig
 from sandbox.errors import ProviderUnavailable
+from sandbox.kube.credentials import Credentials, Identity, open_credentials
 from sandbox.kube.snapshot import Pod, WatchEvent, parse_list, parse_pod, parse_watch_event
-from sandbox.log import Log
 
 if TYPE_CHECKING:
     import aiohttp
 
-SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 REQUEST_S = 30.0
 CONNECT_S = 10.0
 EVENTS_AT_ONCE = 16
@@ -43,7 +40,6 @@ BESIDE = EVENTS_AT_ONCE + 16
 METADATA = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,application/json"
 """What is accepted where only who an object is matters: the server need not write all of it, nor we read it."""
 
-_RELOAD_PAUSE_S = 5.0
 _READ_AHEAD_BYTES = 1 << 21
 """One line of a watch is a whole object, which may be a megabyte or more."""
 
@@ -133,22 +129,20 @@ class Api:
     """One connection pool to one API server. Made by `open_api`."""
 
     def __init__(
-        self, config: KubernetesConfig, configuration: Any, session: aiohttp.ClientSession, namespace: str
+        self, config: KubernetesConfig, credentials: Credentials, session: aiohttp.ClientSession, namespace: str
     ) -> None:
         self.namespace = namespace
         self._session = session
         self._config = config
-        self._configuration = configuration
+        self.credentials = credentials
         self.lane = asyncio.Semaphore(config.pacing.max_requests)
         """Hold it around `create_pod`, `read_pod` and `delete_pod`."""
-        self._reload = asyncio.Lock()
-        self._reloaded_at = time.monotonic()
         self._server_ahead_s = 0.0
         self._server_date: str | None = None
 
     def in_namespace(self, namespace: str) -> Api:
         """The same server, credentials and connections for another namespace."""
-        return Api(self._config, self._configuration, self._session, namespace)
+        return Api(self._config, self.credentials, self._session, namespace)
 
     def server_time(self) -> float:
         """Seconds since the epoch by the server's clock, to about a second. Leases are written and judged by it."""
@@ -157,7 +151,7 @@ class Api:
     @property
     def server(self) -> str:
         """The URL of the API server."""
-        return str(self._configuration.host).rstrip("/")
+        return str(self.credentials.now.configuration.host).rstrip("/")
 
     # -- pods ----------------------------------------------------------------------------------------------------------
 
@@ -259,14 +253,8 @@ class Api:
         accept: str = "application/json",
     ) -> bytes:
         """One request and what came. Raises `ApiFailure`."""
-        for may_reload in (True, False):
-            try:
-                async with self._open(method, path, body, total_s=timeout_s, accept=accept) as response:
-                    return await response.read()
-            except ApiFailure as failure:
-                if failure.status != 401 or not may_reload or not await self._reloaded():
-                    raise
-        raise AssertionError("unreachable")
+        async with self._open(method, path, body, total_s=timeout_s, accept=accept) as response:
+            return await response.read()
 
     @asynccontextmanager
     async def _open(
@@ -282,34 +270,37 @@ class Api:
         """The response to a request, its head read and its status good. Raises `ApiFailure`, also for what goes wrong
         while the caller reads."""
         import aiohttp
-        from kubernetes.aio.config import ConfigException
 
         what = f"{method} {path.partition('?')[0]}"
         if self._session.closed:
             raise ApiFailure(what, 0, "Closed", "the connections to the server were closed meanwhile")
         timeout = aiohttp.ClientTimeout(total=total_s, sock_read=read_s, sock_connect=CONNECT_S, connect=None)
         kind = "application/merge-patch+json" if method == "PATCH" else "application/json"
-        headers = {"Accept": accept, "Content-Type": kind}
-        configuration = self._configuration
-        try:
-            for auth in (await configuration.auth_settings()).values():  # may read a token's file anew
-                headers[auth["key"]] = auth["value"]
-            async with self._session.request(
-                method,
-                self.server + path,
-                headers=headers,
-                data=body,
-                timeout=timeout,
-                proxy=configuration.proxy,
-                proxy_headers=configuration.proxy_headers,
-                server_hostname=configuration.tls_server_name,
-            ) as response:
-                self._note_clock(response.headers.get("Date"))
-                if response.status >= 400:
-                    raise await _failure(what, response)
-                yield response
-        except (aiohttp.ClientError, ConfigException, OSError, ValueError) as error:
-            raise ApiFailure(what, 0, type(error).__name__, str(error)) from error
+        for is_last in (False, True):
+            identity = self.credentials.now
+            configuration = identity.configuration
+            headers = {"Accept": accept, "Content-Type": kind, **await _said_of(identity, what)}
+            try:
+                async with self._session.request(
+                    method,
+                    self.server + path,
+                    headers=headers,
+                    data=body,
+                    timeout=timeout,
+                    ssl=identity.tls,
+                    proxy=configuration.proxy,
+                    proxy_headers=configuration.proxy_headers,
+                    server_hostname=configuration.tls_server_name,
+                ) as response:
+                    self._note_clock(response.headers.get("Date"))
+                    if response.status < 400:
+                        yield response
+                        return
+                    failure = await _failure(what, response)
+            except (aiohttp.ClientError, OSError, ValueError) as error:
+                raise ApiFailure(what, 0, type(error).__name__, str(error)) from error
+            if failure.status != 401 or is_last or not await self.credentials.renewed(identity):
+                raise failure
 
     def _note_clock(self, date: str | None) -> None:
         if date == self._server_date:
@@ -323,87 +314,32 @@ class Api:
     def _pods(self, name: str | None = None) -> str:
         return self.path("pods", name)
 
-    async def _reloaded(self) -> bool:
-        """Read the credentials anew, at most every few seconds. Whether it was done since the caller's request: not
-        where they cannot be read now, which leaves the old ones."""
-        asked_at = time.monotonic()
-        async with self._reload:
-            if self._reloaded_at > asked_at:
-                return True
-            if asked_at - self._reloaded_at < _RELOAD_PAUSE_S:
-                return False
-            try:
-                await _load(self._config, self._configuration)
-            except ProviderUnavailable as error:
-                Log("sandbox.kube.api").warning("credentials not read anew", said=str(error))
-                return False
-            self._reloaded_at = time.monotonic()
-            return True
-
 
 @asynccontextmanager
 async def open_api(config: KubernetesConfig) -> AsyncIterator[Api]:
     """Load the credentials and open the connection pool. Raises `ProviderUnavailable`."""
-    try:
-        from kubernetes.aio.client import Configuration
-        from kubernetes.aio.client.rest import RESTClientObject
-    except ImportError as error:
+    if importlib.util.find_spec("kubernetes") is None:
         raise ProviderUnavailable(
             "the Kubernetes client is not installed: pip install 'sandman-grader[kubernetes]'", missing="kubernetes"
-        ) from error
+        )
     import aiohttp
 
-    configuration = Configuration()
-    namespace = await _load(config, configuration)
-    # A certificate that kubectl takes is taken. Python 3.13 on its own asks for more than many clusters' own have.
-    configuration.disable_strict_ssl_verification = True
-    configuration.proxy = configuration.proxy or _proxy_of_the_environment(str(configuration.host))
-    async with aiohttp.ClientSession(
-        connector=aiohttp.TCPConnector(
-            limit=config.pacing.max_requests + BESIDE, ssl=RESTClientObject(configuration).ssl_context
-        ),
-        cookie_jar=aiohttp.DummyCookieJar(),
-        read_bufsize=_READ_AHEAD_BYTES,
-    ) as session:
-        yield Api(config, configuration, session, config.namespace or namespace or "default")
+    async with (
+        aclosing(await open_credentials(config)) as credentials,
+        aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(limit=config.pacing.max_requests + BESIDE),
+            cookie_jar=aiohttp.DummyCookieJar(),
+            read_bufsize=_READ_AHEAD_BYTES,
+        ) as session,
+    ):
+        yield Api(config, credentials, session, config.namespace or credentials.now.namespace or "default")
 
 
-async def _load(config: KubernetesConfig, configuration: Any) -> str | None:
-    """Put server and credentials into `configuration`; the namespace that they name. Raises `ProviderUnavailable`."""
-    from kubernetes.aio.config import ConfigException, incluster_config, kube_config
-    from yaml import YAMLError
-
-    inside = config.kubeconfig is None and config.context is None and "KUBERNETES_SERVICE_HOST" in os.environ
+async def _said_of(identity: Identity, what: str) -> dict[str, str]:
     try:
-        if inside and "KUBECONFIG" not in os.environ:
-            incluster_config.load_incluster_config(client_configuration=configuration)
-            return await asyncio.to_thread(_read_if_there, SERVICE_ACCOUNT / "namespace")
-        file = str(config.kubeconfig or os.environ.get("KUBECONFIG") or Path.home() / ".kube" / "config")
-        loader = await kube_config.load_kube_config(
-            config_file=file, context=config.context, client_configuration=configuration, persist_config=False
-        )
-        namespace = loader.current_context["context"].get("namespace")
-        return str(namespace) if namespace else None
-    except (ConfigException, OSError, ValueError, YAMLError) as error:
-        raise ProviderUnavailable(
-            f"no way to a cluster: {error}; set `kubeconfig` in the provider's config or $KUBECONFIG to a file that "
-            "`kubectl` works with"
-        ) from error
-
-
-def _proxy_of_the_environment(server: str) -> str | None:
-    """As `HTTPS_PROXY` and `NO_PROXY` say."""
-    parts = urlsplit(server)
-    if not parts.hostname or proxy_bypass(parts.hostname):
-        return None
-    return getproxies().get(parts.scheme)
-
-
-def _read_if_there(file: Path) -> str | None:
-    try:
-        return file.read_text().strip() or None
-    except OSError:
-        return None
+        return await identity.headers()
+    except Exception as error:  # the official client raises what comes
+        raise ApiFailure(what, 0, type(error).__name__, f"the credentials could not be read: {error}") from error
 
 
 def _json(body: Mapping[str, Any] | None) -> bytes | None:

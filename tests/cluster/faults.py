@@ -20,7 +20,6 @@ from typing import Any
 import aiohttp
 import yaml
 from aiohttp import web
-from kubernetes.aio.client.rest import RESTClientObject
 
 from sandbox import SandboxSpec
 from sandbox.kube.api import Api
@@ -213,7 +212,7 @@ class FaultyServer:
 
     @asynccontextmanager
     async def serve(self) -> AsyncIterator[FaultyServer]:
-        connector = aiohttp.TCPConnector(limit=200, ssl=RESTClientObject(self.api._configuration).ssl_context)
+        connector = aiohttp.TCPConnector(limit=200, ssl=self.api.credentials.now.tls)
         async with aiohttp.ClientSession(connector=connector) as self._session:
             app = web.Application(client_max_size=1 << 24)
             app.router.add_route("*", "/{path:.*}", self.handle)

@@ -4,35 +4,22 @@ from __future__ import annotations
 
 import shutil
 import ssl
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, get_args
 
 import pytest
-import yaml
 from aiohttp import web
 
 from sandbox.config import KubernetesConfig
 from sandbox.errors import ProviderUnavailable
-from sandbox.kube import api as module
+from sandbox.kube import credentials
 from sandbox.kube.api import ApiFailure, CreateAnswer, DeleteAnswer, ReadAnswer, Throttled, open_api
+from tests.sandbox.kube.serving import Authority, kubeconfig, serving
 
 pytestmark = pytest.mark.anyio
 
 Answer = Callable[[Path], web.Response]
-
-
-def a_kubeconfig(url: str, token: str) -> str:
-    document = {
-        "apiVersion": "v1",
-        "kind": "Config",
-        "clusters": [{"name": "c", "cluster": {"server": url}}],
-        "users": [{"name": "u", "user": {"token": token}}],
-        "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u", "namespace": "here"}}],
-        "current-context": "c",
-    }
-    return yaml.safe_dump(document)
 
 
 def refused_and(change: Callable[[Path], object]) -> Answer:
@@ -52,6 +39,7 @@ TROUBLES: dict[str, Answer] = {
     "a time to wait that is no number": lambda _file: web.Response(status=429, headers={"Retry-After": "\u00b2"}),
     "an answer that is no JSON": lambda _file: web.Response(body=b"\xff{\n"),
     "credentials that are gone": refused_and(lambda file: file.unlink(missing_ok=True)),
+    "credentials that are empty": refused_and(lambda file: file.write_text("")),
     "credentials half written": refused_and(lambda file: file.write_text("clusters: [{")),
     "a token that no header holds": refused_and(
         lambda file: file.write_text(file.read_text().replace("token: t", 'token: "a\\nb"'))
@@ -64,20 +52,14 @@ async def test_whatever_server_and_credentials_do_requests_answer_and_reads_fail
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, trouble: str
 ) -> None:
     """Else an owner would wait for an answer for ever, and a watch would end for good."""
-    monkeypatch.setattr(module, "_RELOAD_PAUSE_S", 0.0)
+    monkeypatch.setattr(credentials, "PAUSE_S", 0.0)
     file = tmp_path / "kubeconfig"
 
     async def handle(_request: web.Request) -> web.Response:
         return TROUBLES[trouble](file)
 
-    app = web.Application()
-    app.router.add_route("*", "/{path:.*}", handle)
-    runner = web.AppRunner(app, access_log=None)
-    await runner.setup()
-    site = web.TCPSite(runner, "127.0.0.1", 0)
-    await site.start()
-    file.write_text(a_kubeconfig(f"http://127.0.0.1:{runner.addresses[0][1]}", "t"))
-    try:
+    async with serving(handle) as url:
+        file.write_text(kubeconfig(url, {"token": "t"}))
         async with open_api(KubernetesConfig(kubeconfig=file)) as api:
             assert isinstance(await api.create_pod(b"{}"), get_args(CreateAnswer))
             assert isinstance(await api.read_pod("sb"), get_args(ReadAnswer))
@@ -91,8 +73,6 @@ async def test_whatever_server_and_credentials_do_requests_answer_and_reads_fail
                     pass
             with pytest.raises(ApiFailure):
                 await api.call("GET", "/version")
-    finally:
-        await runner.cleanup()
 
 
 async def test_a_kubeconfig_that_is_no_yaml_is_said_to_be_none(tmp_path: Path) -> None:
@@ -110,17 +90,6 @@ async def test_a_clusters_certificate_that_kubectl_takes_is_taken(
 ) -> None:
     """Many a cluster's authority says nothing of what its key is for; Python 3.13 by itself insists that it does."""
 
-    def openssl(*words: str | Path) -> None:
-        subprocess.run(["openssl", *words], cwd=tmp_path, check=True, capture_output=True)
-
-    plain = tmp_path / "plain.cnf"
-    plain.write_text("[req]\ndistinguished_name=d\nx509_extensions=e\n[d]\n[e]\nbasicConstraints=critical,CA:true\n")
-    (tmp_path / "names").write_text("subjectAltName=IP:127.0.0.1\n")
-    new = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes")
-    openssl("req", "-x509", *new, "-config", plain, "-subj", "/CN=ca", "-keyout", "ca.key", "-out", "ca.crt")
-    openssl("req", *new, "-config", plain, "-subj", "/CN=s", "-keyout", "s.key", "-out", "s.csr")
-    signed = ("-CA", "ca.crt", "-CAkey", "ca.key", "-CAcreateserial", "-extfile", "names")
-    openssl("x509", "-req", "-in", "s.csr", *signed, "-out", "s.crt")
     lenient = ssl.create_default_context
 
     def strict(*args: Any, **kwargs: Any) -> ssl.SSLContext:
@@ -132,28 +101,17 @@ async def test_a_clusters_certificate_that_kubectl_takes_is_taken(
         return web.json_response({"major": "1"})
 
     monkeypatch.setattr(ssl, "create_default_context", strict)
-    app = web.Application()
-    app.router.add_get("/version", version)
-    runner = web.AppRunner(app, access_log=None)
-    await runner.setup()
-    serving = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    serving.load_cert_chain(tmp_path / "s.crt", tmp_path / "s.key")
-    await web.TCPSite(runner, "127.0.0.1", 0, ssl_context=serving).start()
-    document = yaml.safe_load(a_kubeconfig(f"https://127.0.0.1:{runner.addresses[0][1]}", "t"))
-    document["clusters"][0]["cluster"]["certificate-authority"] = str(tmp_path / "ca.crt")
-    file = tmp_path / "kubeconfig"
-    file.write_text(yaml.safe_dump(document))
-    try:
+    authority, file = Authority(tmp_path), tmp_path / "kubeconfig"
+    async with serving(version, authority.server()) as url:
+        file.write_text(kubeconfig(url, {"token": "t"}, **{"certificate-authority": str(authority.certificate)}))
         async with open_api(KubernetesConfig(kubeconfig=file)) as api:
             assert {"major": "1"} == await api.call("GET", "/version")
-    finally:
-        await runner.cleanup()
 
 
 async def test_who_asks_after_the_connections_were_closed_hears_it_as_ours(tmp_path: Path) -> None:
     """A provider can close while somebody still asks why a sandbox was lost."""
     file = tmp_path / "kubeconfig"
-    file.write_text(a_kubeconfig("http://127.0.0.1:1", "t"))
+    file.write_text(kubeconfig("http://127.0.0.1:1", {"token": "t"}))
     async with open_api(KubernetesConfig(kubeconfig=file)) as api:
         pass
 
