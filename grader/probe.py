@@ -2,7 +2,8 @@
 
 Covers what stands before the suite. The task's environment is activated, then its own Python runs grader/look.py in the
 tests' shell, while the daemon tells of the sandbox. Nothing of a submission is there yet, so what is read may be
-believed. Where the tests' shell has no Python, what only that could see stays unread.
+believed. Where the tests' shell has no Python, what only that could see stays unread; one that is there and does not
+run is told.
 """
 
 from __future__ import annotations
@@ -39,6 +40,7 @@ STEERING = (
 """Variables that often decide what tests do: recorded, whether or not they are declared."""
 
 _PYTHON = re.compile(r"(?:[\w./+-]*/)?(?:python|pypy)[0-9.]*")
+_FOUND = b"found "
 Address = tuple[str, int]
 
 
@@ -65,32 +67,56 @@ async def observe(
     targets = [] if canary is None else [("canary", *canary)]
     if (neighbour := box.neighbour) is not None and box.spec.egress == "denied":
         targets.append(("neighbour", *neighbour))
-    asked = Asked(tuple(pythons(plan.test_command)), tuple(conditions.environment or ()), tuple(targets), timeout_s)
-    look, clock, facts = await _settled(box, asked)
+    asked = Asked(
+        tuple(named_pythons(plan.test_command)), tuple(conditions.environment or ()), tuple(targets), timeout_s
+    )
+    seen, clock, facts = await _settled(box, asked)
+    look = seen.look
     if look.reached is None and canary is not None:
         look = look.model_copy(update={"reached": await _reached_by_daemon(box, canary)})
     return observed_from(
-        look, facts, conditions, promises, clock=clock, identity=box.identity, egress_tried=canary is not None
+        look,
+        facts,
+        conditions,
+        promises,
+        clock=clock,
+        identity=box.identity,
+        egress_tried=canary is not None,
+        silent_python=seen.silent_python,
     )
 
 
-def pythons(test_command: str) -> list[str]:
-    """Names under which the tests' Python is looked for, the likeliest first: one that the test command names."""
-    named = [word for word in re.split(r"[\s;&|()]+", test_command) if _PYTHON.fullmatch(word)]
-    return list(dict.fromkeys([*named, "python", "python3"]))
+def named_pythons(test_command: str) -> list[str]:
+    """What the test command calls its Python, where it names one."""
+    words = re.split(r"[\s;&|()]+", test_command)
+    return list(dict.fromkeys(word for word in words if _PYTHON.fullmatch(word)))
+
+
+@dataclass(frozen=True)
+class Seen:
+    """By the tests' Python, if it runs."""
+
+    look: Look
+    silent_python: str | None = None
+    """Where it is, if it does not."""
 
 
 @dataclass(frozen=True)
 class Asked:
     """What a look is for."""
 
-    pythons: tuple[str, ...]
+    named: tuple[str, ...]
+    """Pythons of the test command. Where none of them is there, `python` and `python3` are tried."""
     variables: tuple[str, ...]
     targets: tuple[tuple[str, str, int], ...]
     timeout_s: float
 
     def command(self, nonce: str, *, denied: bool) -> str:
-        """Text for the tests' shell, which is as before afterwards. Its standard input is the script."""
+        """Text for the tests' shell, which is as before afterwards. Its standard input is the script.
+
+        A line says which Python was found, and the next what it saw; without that it does not run, and the next name
+        is tried.
+        """
         argument = {
             "nonce": nonce,
             "text": TEXT,
@@ -100,26 +126,44 @@ class Asked:
             "egress": denied,
             "wait_s": TRY_S,
         }
-        names = " ".join(map(shlex.quote, self.pythons))
+        names = " ".join(map(shlex.quote, dict.fromkeys([*self.named, "python", "python3"])))
+        look = f'"$python" -B -c "$script" {shlex.quote(json.dumps(argument))} </dev/null'
         return (
-            f'( for python in {names}; do python=$(type -P -- "$python") && '
-            f'exec "$python" -B - {shlex.quote(json.dumps(argument))}; done ) 2>/dev/null || :'
+            f'( script=$(</dev/fd/0); for name in {names}; do python=$(type -P -- "$name") || continue; '
+            f'printf "\\n%s found %s %s\\n" {nonce} "$name" "$python"; {look} && break; done ) 2>/dev/null || :'
         )
 
+    def seen(self, nonce: str, output: bytes) -> Seen:
+        """What the output of `command` says. A Python of the test command that does not run is not stood in for."""
+        found: list[tuple[str, str]] = []
+        told = None
+        for line in output.split(b"\n"):
+            mark, _, said = line.partition(b" ")
+            if mark == nonce.encode() and said.startswith(_FOUND):
+                name, _, path = said[len(_FOUND) :].decode("utf-8", "replace").partition(" ")
+                found.append((name, path))
+            elif mark == nonce.encode():
+                told = said
+        silent = found if told is None else found[:-1]
+        named = [path for name, path in silent if name in self.named]
+        if told is not None and not named:
+            return Seen(Look.parse(told))
+        return Seen(Look(), next(iter(named or [path for _, path in silent]), None))
 
-async def _settled(box: Sandbox, asked: Asked) -> tuple[Look, Clock, Facts]:
+
+async def _settled(box: Sandbox, asked: Asked) -> tuple[Seen, Clock, Facts]:
     """What is seen once the way out is shut where it is to be: a cluster may enforce a policy a little after the pod
     has started. One that stays open is told as it is."""
     facts = await box.facts()
-    look, clock = await _look(box, asked)
+    seen, clock = await _look(box, asked)
     deadline = time.monotonic() + SETTLE_S
-    while look.reached and box.spec.egress == "denied" and time.monotonic() < deadline:
+    while seen.look.reached and box.spec.egress == "denied" and time.monotonic() < deadline:
         await anyio.sleep(LOOK_AGAIN_S)
-        look, clock = await _look(box, asked)
-    return look, clock, facts
+        seen, clock = await _look(box, asked)
+    return seen, clock, facts
 
 
-async def _look(box: Sandbox, asked: Asked) -> tuple[Look, Clock]:
+async def _look(box: Sandbox, asked: Asked) -> tuple[Seen, Clock]:
     nonce = secrets.token_hex(8)
     script = files("grader").joinpath("look.py").read_bytes()
     before = time.time()
@@ -127,8 +171,9 @@ async def _look(box: Sandbox, asked: Asked) -> tuple[Look, Clock]:
         asked.command(nonce, denied=box.spec.egress == "denied"), timeout_s=asked.timeout_s, stdin=script
     )
     clock = Clock(before, time.time())
-    answers = [line for line in ran.output.split(b"\n") if line.startswith(nonce.encode() + b" ")]
-    return Look.parse(answers[-1].partition(b" ")[2] if answers else b""), clock
+    if ran.timed_out:
+        raise SandboxError(f"the tests' Python did not tell its conditions within {asked.timeout_s:g} s; is it busy?")
+    return asked.seen(nonce, ran.output), clock
 
 
 async def _reached_by_daemon(box: Sandbox, canary: Address) -> tuple[str, ...] | None:

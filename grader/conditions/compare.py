@@ -1,7 +1,8 @@
 """Declared conditions held against observed ones. Pure.
 
 The law: what is declared and was read must agree, or no test runs; what is declared and could not be read is allowed
-and recorded as unread; what is not declared is recorded and never compared.
+and recorded as unread, unless the tests' Python is there and does not run, so that no test would; what is not declared
+is recorded and never compared.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from grader.campaign import Conditions
-from grader.conditions.observed import UNSET, Observed
+from grader.conditions.observed import OF_THE_TESTS, UNSET, Observed
 from grader.conditions.spec import declared
 
 Agrees = Callable[[object, object], bool]
@@ -39,6 +40,12 @@ def compare(conditions: Conditions, observed: Observed) -> Comparison:
         else:
             told = rule.tell(want, have)
             contradicted.append(f"{rule.words} is declared as {told[0]} and observed as {told[1]}; {rule.remedy}")
+    lost = [name for name in unread if name in OF_THE_TESTS]
+    if lost and "silent_python" in observed.values:
+        contradicted.append(
+            f"the tests' Python, {observed.values['silent_python']}, does not run, so that what is declared of "
+            f"{', '.join(lost)} cannot hold; mend the declared environment, the task's set-up or the image"
+        )
     return Comparison(tuple(agreed), tuple(contradicted), tuple(unread))
 
 

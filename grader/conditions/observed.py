@@ -33,6 +33,12 @@ INSTANTS = tuple(
 )
 """When the time zone is asked: winters and summers, over changes of rules."""
 
+OF_THE_TESTS = frozenset(
+    {"visible_cpus", "cpu_count", "open_files", "shm_mib", "hash_seed", "time_zone", "tzdata_version", "locale", "user"}
+    | {"umask", "ipv6", "clock_within_s", "architecture", "kernel", "seccomp", "environment"}
+)
+"""Conditions that only the tests' own Python can tell."""
+
 SECCOMP = {0: "unconfined", 1: "filtered", 2: "filtered"}
 
 
@@ -118,8 +124,10 @@ def observed_from(
     clock: Clock,
     identity: Identity | None = None,
     egress_tried: bool = True,
+    silent_python: str | None = None,
 ) -> Observed:
-    """All that is known, by name. `egress_tried` False: no canary was given, so that silence proves nothing."""
+    """All that is known, by name. `egress_tried` False: no canary was given, so that silence proves nothing.
+    `silent_python`: where the tests' Python is, which did not run."""
     values: dict[str, object | None] = {
         **_promised(promises),
         **_of_the_daemon(facts),
@@ -133,6 +141,7 @@ def observed_from(
         "executable": look.executable,
         "packages": None if look.packages is None else list(look.packages),
         "encoding": look.encoding,
+        "silent_python": silent_python,
     }
     return Observed({name: value for name, value in values.items() if value is not None})
 

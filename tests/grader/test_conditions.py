@@ -19,7 +19,7 @@ from grader.campaign import Conditions, Limits, load
 from grader.conditions import UNSET, Look, Observed, Promises, compare, declared, environment, observed_from, spec_for
 from grader.conditions.compare import RULES
 from grader.conditions.hashes import ROUNDS, hash_under, seed_of
-from grader.conditions.observed import INSTANTS, TEXT, Clock, zone_at
+from grader.conditions.observed import INSTANTS, OF_THE_TESTS, TEXT, Clock, zone_at
 from grader.errors import UsageError
 from grader.hold import PromiseBroken, held
 from sandbox import Facts, Identity, Sandbox
@@ -78,6 +78,18 @@ def test_equal_conditions_agree() -> None:
         comparison.contradicted,
         comparison.unread,
     )
+
+
+def test_a_python_that_does_not_run_contradicts_what_only_it_could_tell() -> None:
+    """No test would run in it. Where nothing of that is declared, it is recorded and no more."""
+    silent = {"look": Look(), "silent_python": "/usr/bin/python3"}
+    comparison = compare(FULL, seen(**silent))
+    [told] = comparison.contradicted
+    assert OF_THE_TESTS < set(comparison.unread) == OF_THE_TESTS | {"egress"}
+    assert "/usr/bin/python3, does not run" in told
+    assert all(name in told for name in OF_THE_TESTS)
+    undeclared = Conditions(test_time_limit_s=FULL.test_time_limit_s)
+    assert () == compare(undeclared, seen(conditions=undeclared, **silent)).contradicted
 
 
 def test_every_condition_has_words_a_remedy_and_a_wrong_declaration() -> None:

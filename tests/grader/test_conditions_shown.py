@@ -87,6 +87,17 @@ async def test_what_cannot_be_read_is_unread_by_name(tmp_path: Path) -> None:
     assert declared & NEVER_UNREAD == set(grading.evidence.agreed)
 
 
+async def test_a_declared_environment_in_which_no_python_runs_is_refused(tmp_path: Path) -> None:
+    """Every test would fail in it, whatever the patch."""
+    async with toy(tmp_path) as (repo, seeded):
+        provider = Giving(seeded)
+        broken = Conditions(environment={"PYTHONHOME": "/nowhere"}, test_time_limit_s=60)
+        grading = await graded(make_task(repo), provider, broken)
+    assert Cause.CONDITIONS_CONTRADICTED == grading.cause
+    assert "does not run" in grading.reasons[0]
+    assert not [command for command in provider.commands if COMMAND in command]
+
+
 async def test_a_time_limit_that_is_not_sent_is_caught(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A grader that declares one limit and sends the tests with another sends no tests, and gives no verdict."""
     true_run = suite.run

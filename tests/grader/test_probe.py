@@ -148,6 +148,26 @@ async def test_modules_of_the_task_do_not_stand_for_the_librarys(tmp_path: Path)
     assert {"python", "locale", "hash_seed", "umask"} <= seen.values.keys()
 
 
+@pytest.mark.parametrize(
+    ("setup", "command", "silent"),
+    [
+        ("export PYTHONHOME=/nowhere", "pytest", "python3"),
+        ("export PATH=/testbed/shims:$PATH", "python -m pytest", "/testbed/shims/python"),
+        ("export PATH=/testbed/shims:$PATH", "python3 -m pytest", None),
+        ("export PATH=/testbed/shims:$PATH", "make test", None),
+    ],
+    ids=["home", "named", "another", "unnamed"],
+)
+async def test_a_python_that_does_not_run_is_told(tmp_path: Path, setup: str, command: str, silent: str | None) -> None:
+    """Where it is the tests' own, or there is none that does. One that only stands in the way is passed by."""
+    plan = dataclasses.replace(PLAN, setup=f"{setup}\n", test_command=command)
+    async with toy(tmp_path) as (_, provider), provider.sandbox(SandboxSpec(image="host")) as box:
+        await box.write("/testbed/shims/python", b"#!/bin/sh\ncat >/dev/null; exit 127\n", mode=0o755)
+        seen = await probe.observe(box, plan, Conditions(), PROMISES, canary=None)
+    assert (silent is None) == ("python" in seen.values) == ("silent_python" not in seen.values)
+    assert str(seen.values.get("silent_python")).endswith(silent or "None")
+
+
 async def test_strict_shells_survive_the_probe(tmp_path: Path) -> None:
     """Under `set -eu`, without any Python, the tests' shell goes on with all that the activation has set."""
     plan = dataclasses.replace(PLAN, setup="set -eu\nexport PATH=/nowhere\nexport A=b\n")
@@ -185,23 +205,23 @@ async def test_another_sandboxs_daemon_is_tried(tmp_path: Path, monkeypatch: pyt
 
 
 @pytest.mark.parametrize(
-    ("command", "first"),
+    ("command", "named"),
     [
-        ("pytest -rA tests", "python"),
-        ("python3 run_tests.py", "python3"),
-        ("cd x && /opt/venv/bin/python3.9 -m pytest", "/opt/venv/bin/python3.9"),
-        ("PYTHONPATH=. bin/test -C", "python"),
-        ("pypy3 -m pytest", "pypy3"),
+        ("pytest -rA tests", []),
+        ("python3 run_tests.py", ["python3"]),
+        ("cd x && /opt/venv/bin/python3.9 -m pytest", ["/opt/venv/bin/python3.9"]),
+        ("PYTHONPATH=. bin/test -C", []),
+        ("pypy3 -m pytest; python -V", ["pypy3", "python"]),
     ],
 )
-def test_the_tests_own_python_is_asked(command: str, first: str) -> None:
-    """The Python that the test command names is looked for first, else what the environment calls `python`."""
-    assert first == probe.pythons(command)[0]
+def test_the_tests_own_python_is_known_by_its_name(command: str, named: list[str]) -> None:
+    """Whatever the test command calls it; what only begins like one is none."""
+    assert named == probe.named_pythons(command)
 
 
 @pytest.mark.parametrize("python", PYTHONS.values(), ids=PYTHONS)
 def test_every_python_can_look(python: str) -> None:
-    """On each Python found the script reads every fact, in one line that begins with the nonce."""
+    """On each Python found the script reads every fact, in one line, after the one that says where it is."""
     asked = probe.Asked((python,), ("A",), (), 10.0)
     script = files("grader").joinpath("look.py").read_bytes()
     ran = subprocess.run(
@@ -211,8 +231,7 @@ def test_every_python_can_look(python: str) -> None:
         env={"PATH": "/usr/bin:/bin", "PYTHONHASHSEED": "5", "A": "b", "SECRET": "s"},
         check=True,
     )
-    [line] = [line for line in ran.stdout.split(b"\n") if line]
-    look = Look.parse(line.removeprefix(b"nonce "))
+    look = asked.seen("nonce", ran.stdout).look
     assert set() == {name for name in Look.model_fields if getattr(look, name) is None} - {"tzdata_version"}
     assert python == look.executable
     assert "b" == (look.environment or {})["A"]
@@ -229,8 +248,8 @@ def test_packages_are_those_that_are_installed() -> None:
         )
     }
     script = files("grader").joinpath("look.py").read_bytes()
-    command = probe.Asked((sys.executable,), (), (), 10.0).command("nonce", denied=True)
-    ran = subprocess.run(["bash", "-c", command], input=script, capture_output=True, check=True)
-    look = Look.parse(ran.stdout.strip().removeprefix(b"nonce "))
+    asked = probe.Asked((sys.executable,), (), (), 10.0)
+    command = ["bash", "-c", asked.command("nonce", denied=True)]
+    look = asked.seen("nonce", subprocess.run(command, input=script, capture_output=True, check=True).stdout).look
     pairs = (one.split("==") for one in look.packages or ())
     assert expected == {(re.sub(r"[-_.]+", "-", name).lower(), version) for name, version in pairs}
