@@ -137,6 +137,7 @@ def _run(campaign: Campaign, request: Request, output: _Output) -> int:
 
     expect_thousands()
     revision = code_revision()
+    file = output.file or run_directory(campaign.runs_dir, campaign.run) / "admission.jsonl"
     try:
         done = anyio.run(
             partial(
@@ -147,15 +148,16 @@ def _run(campaign: Campaign, request: Request, output: _Output) -> int:
                 code_revision=revision,
                 progress=partial(Progress, sys.stderr),
                 say=lambda told: print(printable(told), file=sys.stderr, flush=True),
+                earlier=file,
             )
         )
     except Stopped as stopped:
         sys.stderr.write("stopped; no admission file was written. The same command again goes on from here\n")
         return 128 + stopped.by
-    file = output.file or run_directory(campaign.runs_dir, campaign.run) / "admission.jsonl"
-    write(file, done.admissions)
+    write(file, done.file)
     _print(done.admissions, as_json=output.as_json)
-    sys.stderr.write(printable(f"written: {file}; `grader grade --admission` takes it\n"))
+    others = f", beside {len(done.kept)} tasks that it had before" if done.kept else ""
+    sys.stderr.write(printable(f"written: {file}{others}; `grader grade --admission` takes it\n"))
     return _status(done)
 
 

@@ -38,6 +38,7 @@ class Header(BaseModel):
     run: str
     """Name of the run whose ledger holds the gradings; re-runs under changed conditions have names that begin so."""
     repeats: int
+    """That the last preflight asked for; an entry's rows tell how many there are of its task."""
     slow_share: float
     created_at: str
     code_revision: str
@@ -140,6 +141,33 @@ def read(path: Path) -> Admissions:
     if len({entry.task_id for entry in entries}) < len(entries):
         raise UsageError(f"{path}: names a task twice; make it anew with `grader preflight`")
     return Admissions(header=header, entries=entries)
+
+
+def kept_entries(path: Path, header: Header, asked: Iterable[str]) -> tuple[Entry, ...]:
+    """The entries of the file at `path` that stay when one for the tasks `asked` is written there: all other tasks'.
+
+    None where there is no file, or none that can be read as one: it admits nothing that would be lost. Raises
+    `UsageError` where they were made under another configuration than the header's.
+    """
+    try:
+        before = read(path) if path.is_file() else None
+    except UsageError:
+        before = None
+    others = {entry.task_id: entry for entry in before.entries} if before else {}
+    for task_id in asked:
+        others.pop(task_id, None)
+    if before is not None and others:
+        changes = [*differences(_decisive(before.header), _decisive(header))]
+        if changes:
+            raise UsageError(
+                f"{path}: has {len(others)} tasks that this preflight leaves out, and holds for another configuration:"
+                f" {_some(changes)}. Preflight all of them, or name another file with --out"
+            )
+    return tuple(others.values())
+
+
+def _decisive(header: Header) -> dict[str, object]:
+    return {**header.covers, "slow_share": header.slow_share}
 
 
 M = TypeVar("M", bound=BaseModel)

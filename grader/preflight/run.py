@@ -13,13 +13,15 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import cached_property
+from pathlib import Path
 
 from grader.batch import NEVER, Job
 from grader.campaign import Campaign, Limits
+from grader.errors import UsageError
 from grader.ledger import Key, identity_hash, key_of, read_only, run_directory
 from grader.parsers import known_parsers
 from grader.plan import Plan, identity_of, key, make_plan
-from grader.preflight.admission_file import Admissions, Entry, FlakyTest, Header, Need, covers
+from grader.preflight.admission_file import Admissions, Entry, FlakyTest, Header, Need, covers, kept_entries
 from grader.preflight.classes import CONTROLS, Class, Finding, classify, comparison, diagnosable, runs_needed
 from grader.preflight.evidence import EMPTY, REFERENCE, Evidence, Seen, Tried, Trouble, seen
 from grader.preflight.mutants import mutants
@@ -36,6 +38,7 @@ from tasksets.taskset import TaskSet, open_taskset
 
 MARK = "preflight"
 """The model of every row of a preflight begins so."""
+CONTROL = "control"
 
 _IMAGE_CODES = frozenset({rows.Code.NO_IMAGE, rows.Code.NO_PLAN, rows.Code.UNKNOWN_PARSER})
 
@@ -61,6 +64,13 @@ class Preflight:
     admissions: Admissions
     infrastructure: tuple[str, ...]
     """Tasks that infrastructure left without a class; the same command tries them again."""
+    kept: tuple[Entry, ...] = ()
+    """Entries of the earlier admission file, for tasks that this preflight was not asked for."""
+
+    @property
+    def file(self) -> Admissions:
+        """What the admission file holds from now on."""
+        return self.admissions.model_copy(update={"entries": (*self.kept, *self.admissions.entries)})
 
 
 class Stopped(Exception):
@@ -79,15 +89,19 @@ async def run_preflight(
     code_revision: str,
     progress: Callable[[int, int], Progress],
     say: Callable[[str], None],
+    earlier: Path | None = None,
 ) -> Preflight:
     """Grade what the request asks for and the run does not have yet, and say which class each task is of.
 
-    `campaign.run` names the preflight's own run; its `patches` and `admission` are left alone. `open_grounds` gives
-    the way to a campaign's sandboxes; it is asked once more for each changed condition. Raises `Stopped`, and what
-    `run_campaign` raises.
+    Every repeat on record counts, also those beyond `request.repeats`. `campaign.run` names the preflight's own run;
+    its `patches` and `admission` are left alone. `open_grounds` gives the way to a campaign's sandboxes; it is asked
+    once more for each changed condition. `earlier` is the admission file that the caller is about to replace. Raises
+    `Stopped`, `UsageError` where `earlier` cannot be added to, and what `run_campaign` raises.
     """
     taskset = open_taskset(campaign.taskset)
     asked = taskset.require(campaign.only) if campaign.only else taskset.ids()
+    header = _header(campaign, request, taskset, code_revision)
+    kept = kept_entries(earlier, header, asked) if earlier is not None else ()
     refused = _static(campaign, taskset, asked)
     entries = {task_id: _refused(finding) for task_id, finding in refused.items()}
     infrastructure: list[str] = []
@@ -96,6 +110,7 @@ async def run_preflight(
         desk = _Desk(campaign, plan, request, open_grounds, code_revision, progress, say)
         await desk.repeat()
         await desk.diagnose()
+        await desk.recall_controls()
         await desk.mutate()
         for task_id, task in desk.tasks.items():
             evidence = desk.evidence(task_id)
@@ -105,10 +120,11 @@ async def run_preflight(
                 infrastructure.append(task_id)
     return Preflight(
         Admissions(
-            header=_header(campaign, request, taskset, code_revision),
+            header=header,
             entries=tuple(entries[task_id] for task_id in asked),
         ),
         tuple(infrastructure),
+        kept,
     )
 
 
@@ -158,18 +174,37 @@ class _Desk:
         )
 
     async def repeat(self) -> None:
-        """Reference and empty patch of each task, `repeats` times each."""
-        jobs = [
-            _job(task, kind, number, task.reference_patch if kind == REFERENCE else b"")
+        """Reference and empty patch of each task, `repeats` times each; where more are on record, those too."""
+        wanted = {
+            key(job): job
             for number in range(1, self.request.repeats + 1)
             for task in self.tasks.values()
-            for kind in (REFERENCE, EMPTY)
-        ]
-        self.say(f"{len(self.tasks)} tasks, reference and empty patch {self.request.repeats} times each")
+            for job in (_job(task, REFERENCE, number, task.reference_patch), _job(task, EMPTY, number, b""))
+        }
+        jobs = [*(wanted | self._on_record(REFERENCE, EMPTY)).values()]
+        more = f"; {len(jobs) - len(wanted)} more are on record and count" if len(jobs) > len(wanted) else ""
+        self.say(f"{len(self.tasks)} tasks, reference and empty patch {self.request.repeats} times each{more}")
         found = await self._grade(jobs)
         for job in jobs:
             kept = self._reference if f":{REFERENCE}:" in job.submission.model_name_or_path else self._empty
             kept.setdefault(job.task.task_id, []).append(found[key(job)])
+
+    def _on_record(self, *kinds: str) -> dict[Key, Job]:
+        """Jobs of these kinds that the run has rows of, for the tasks and patches of today."""
+        jobs: dict[Key, Job] = {}
+        for row in _rows(run_directory(self.campaign.runs_dir, self.campaign.run)):
+            mark, _, rest = row.model.partition(":")
+            kind, _, number = rest.partition(":")
+            task = self.tasks.get(row.task_id)
+            if task is not None and mark == MARK and kind in kinds and number.isdecimal():
+                job = _job(task, kind, int(number), b"" if kind == EMPTY else task.reference_patch)
+                if key(job) == row:
+                    jobs[row] = job
+        return jobs
+
+    async def recall_controls(self) -> None:
+        """Controls of an earlier call, which count as well: they are the reference under the same conditions."""
+        self._control |= await self._by_task([*self._on_record(CONTROL).values()])
 
     async def diagnose(self) -> None:
         """Look for the condition that each failing task lacks, one changed condition after the other.
@@ -196,7 +231,7 @@ class _Desk:
                 short = [task_id for task_id in short if any(s.resolved for s in self.evidence(task_id).unchanged)]
             self._control |= await self._by_task(
                 [
-                    _job(self.tasks[task_id], "control", number, self.tasks[task_id].reference_patch)
+                    _job(self.tasks[task_id], CONTROL, number, self.tasks[task_id].reference_patch)
                     for task_id in short
                     for number in range(1, enough + 1)
                 ]
@@ -314,6 +349,15 @@ def _roomy(limits: Limits) -> Limits:
 
 def _job(task: Task, kind: str, number: int, patch: bytes) -> Job:
     return Job(task, Submission(task.task_id, f"{MARK}:{kind}:{number}", patch, MARK))
+
+
+def _rows(run_dir: Path) -> tuple[Key, ...]:
+    """What the run has rows of. What is no ledger has none; who opens it to write says what is wrong with it."""
+    try:
+        with read_only(run_dir) as ledger:
+            return tuple(ledger.current())
+    except UsageError:
+        return ()
 
 
 def _read(campaign: Campaign, keys: Iterable[Key]) -> dict[Key, Seen]:

@@ -19,7 +19,7 @@ from grader.cli import main
 from grader.errors import RunChanged
 from grader.ledger import read_only, run_directory
 from grader.plan import make_plan
-from grader.preflight.admission_file import Entry
+from grader.preflight.admission_file import Entry, read
 from grader.preflight.classes import Class
 from grader.preflight.run import Preflight, Request, run_preflight
 from grader.preflight.variations import NAMES
@@ -166,6 +166,68 @@ async def test_the_same_command_again_goes_on_where_it_stopped(tmp_path: Path) -
         job.submission.model_name_or_path for _, job in place.graded
     )
     assert 6 == len(only(again).rows)
+
+
+def sometimes(_: Campaign, job: Job) -> Outcome:
+    """The fourth run of the reference fails."""
+    return Outcome.UNRESOLVED if job.submission.model_name_or_path == "preflight:reference:4" else well(_, job)
+
+
+async def test_fewer_repeats_leave_out_nothing_that_is_on_record(tmp_path: Path) -> None:
+    """A task that was flaky in six runs is not admitted for the first of them, and nothing runs again."""
+    await preflight(one_task(tmp_path), Place(sometimes), repeats=6)
+
+    entry = only(await preflight(one_task(tmp_path), place := Place(well), repeats=1))
+
+    assert (Class.FLAKY, 5, 6) == (entry.kind, entry.flaky[0].passed, entry.flaky[0].runs)
+    assert (12, 0) == (len(entry.rows), len(place.graded))
+
+
+async def test_a_repeat_on_record_without_a_verdict_is_tried_again(tmp_path: Path) -> None:
+    """Also when fewer repeats are asked for: what it would have said is not left out."""
+    await preflight(one_task(tmp_path), Place(lambda *_: Outcome.NO_VERDICT), repeats=4)
+
+    entry = only(await preflight(one_task(tmp_path), place := Place(sometimes), repeats=1))
+
+    assert (Class.FLAKY, 8) == (entry.kind, len(place.graded))
+
+
+async def test_controls_on_record_count_without_a_diagnosis(tmp_path: Path) -> None:
+    """They are the reference under the same conditions: it failed three times and then passed ten times."""
+    calls: list[Job] = []
+
+    def came_back(_: Campaign, job: Job) -> Outcome:
+        calls.append(job)
+        return Outcome.RESOLVED if job.submission.patch and len(calls) > 6 else Outcome.UNRESOLVED
+
+    await preflight(one_task(tmp_path), Place(came_back), vary=("egress",))
+
+    entry = only(await preflight(one_task(tmp_path), place := Place(well)))
+
+    assert (Class.FLAKY, 10, 13, 0) == (entry.kind, entry.flaky[0].passed, entry.flaky[0].runs, len(place.graded))
+
+
+def test_a_part_of_the_set_leaves_the_other_tasks_in_the_file(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The table tells of what was asked for; the file keeps the rest. Another configuration is not mixed in."""
+    monkeypatch.chdir(tmp_path)
+    write_lines(tmp_path / "tasks.jsonl", [task_row(f"demo__one-{number}") for number in range(3)])
+    (tmp_path / "c.toml").write_text('taskset = "tasks.jsonl"\nrun = "night"\n')
+    file = tmp_path / "runs/night.preflight/admission.jsonl"
+    main(["preflight", "c.toml"])
+    capfd.readouterr()
+
+    assert 3 == main(["preflight", "c.toml", "--only", "demo__one-1", "--json"])
+    out, err = capfd.readouterr()
+    assert ["demo__one-1"] == [json.loads(line)["task_id"] for line in out.splitlines()]
+    assert "beside 2 tasks that it had before" in err
+    assert {f"demo__one-{number}" for number in range(3)} == {entry.task_id for entry in read(file).entries}
+
+    assert 2 == main(["preflight", "c.toml", "--only", "demo__one-1", "--slow-share", "0.9"])
+    assert "slow_share was 0.5 and is now 0.9. Preflight all of them, or name another" in capfd.readouterr().err
+    assert 0.5 == read(file).header.slow_share
+    assert 3 == main(["preflight", "c.toml", "--slow-share", "0.9"])
 
 
 async def test_other_conditions_under_the_same_name_are_refused(tmp_path: Path) -> None:
