@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 
 from grader.errors import UsageError
 from grader.ledger import differences, identity_hash
@@ -42,6 +42,13 @@ class Header(BaseModel):
     slow_share: float
     created_at: str
     code_revision: str
+
+
+class _SealedHeader(Header):
+    """The header as it stands in the file."""
+
+    content_sha256: str
+    """Of everything else in the file. It tells an edit or a cut, and is no signature."""
 
 
 class FlakyTest(BaseModel):
@@ -88,6 +95,12 @@ class Entry(BaseModel):
     origin: str | None = None
     """A hash of what decides the image: recipe, given digest, or both. None: the row's own image."""
 
+    @model_validator(mode="after")
+    def _is_of_one_version_of_the_task(self) -> Entry:
+        if self.admitted and self.task_digest is None:
+            raise ValueError("an admitted task has a task_digest")
+        return self
+
     @property
     def admitted(self) -> bool:
         return self.kind is Class.ADMITTED
@@ -109,12 +122,13 @@ def covers(identity: Mapping[str, object]) -> dict[str, object]:
 
 def write(path: Path, admissions: Admissions) -> None:
     """Write the file, whole or not at all. Raises `UsageError` where it cannot be written."""
-    lines = [admissions.header, *admissions.entries]
+    entries = [entry.model_dump_json() for entry in admissions.entries]
+    sealed = _SealedHeader(**admissions.header.model_dump(), content_sha256=_seal(admissions.header, entries))
     beside = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with beside.open("w", encoding="utf-8") as file:
-            file.writelines(line.model_dump_json() + "\n" for line in lines)
+            file.writelines(line + "\n" for line in [sealed.model_dump_json(), *entries])
             file.flush()
             os.fsync(file.fileno())
         beside.replace(path)
@@ -134,13 +148,18 @@ def read(path: Path) -> Admissions:
     lines = [(number, line) for number, line in enumerate(text.split("\n"), start=1) if line.strip()]
     if not lines:
         raise UsageError(f"{path}: is empty; make it anew with `grader preflight`")
-    header = _parsed(Header, path, *lines[0])
-    if header.covers_sha256 != identity_hash(header.covers):
-        raise UsageError(f"{path}: its header was changed by hand; make it anew with `grader preflight`")
+    sealed = _parsed(_SealedHeader, path, *lines[0])
+    header = Header.model_validate(sealed.model_dump(exclude={"content_sha256"}))
+    if sealed.content_sha256 != _seal(header, [line for _, line in lines[1:]]):
+        raise UsageError(f"{path}: was changed by hand or cut short; run `grader preflight` again")
     entries = tuple(_parsed(Entry, path, number, line) for number, line in lines[1:])
     if len({entry.task_id for entry in entries}) < len(entries):
         raise UsageError(f"{path}: names a task twice; make it anew with `grader preflight`")
     return Admissions(header=header, entries=entries)
+
+
+def _seal(header: Header, entries: Sequence[str]) -> str:
+    return identity_hash({"header": header.model_dump(mode="json"), "entries": [*entries]})
 
 
 def kept_entries(path: Path, header: Header, asked: Iterable[str]) -> tuple[Entry, ...]:

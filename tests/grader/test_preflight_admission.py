@@ -1,10 +1,12 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic import ValidationError
 
 from grader.commands.grade import exit_status
 from grader.errors import UsageError
@@ -123,18 +125,31 @@ def test_what_is_no_admission_file_is_said(tmp_path: Path, text: str, said: str)
     assert said in str(caught.value)
 
 
-def test_a_header_changed_by_hand_does_not_hold(tmp_path: Path) -> None:
-    """Its hash says so; a class of its own making is no class either."""
-    file = written(tmp_path / "a.jsonl", entry("good"))
-    lines = file.read_text().splitlines()
+@pytest.mark.parametrize(
+    "changed",
+    [
+        lambda text: text.replace('"denied"', '"open"'),
+        lambda text: text.replace('"run":"r.preflight"', '"run":"other"'),
+        lambda text: text.replace('"kind":"flaky"', '"kind":"admitted"'),
+        lambda text: text + text.splitlines()[1].replace('"a"', '"c"') + "\n",
+        lambda text: "\n".join(text.splitlines()[:2]),
+        lambda text: text[:-40],
+    ],
+    ids=["configuration", "run", "class", "added", "cut after a row", "cut within a row"],
+)
+def test_a_file_that_was_changed_or_cut_does_not_hold(tmp_path: Path, changed: Callable[[str], str]) -> None:
+    """Header and rows are hashed into it, so that a flaky task is not admitted by an edit."""
+    file = written(tmp_path / "f.jsonl", entry("a"), entry("b", Class.FLAKY))
+    file.write_text(changed(file.read_text()))
 
-    file.write_text("\n".join([lines[0].replace("denied", "open"), *lines[1:]]))
-    with pytest.raises(UsageError, match="changed by hand"):
-        read(file)
+    with pytest.raises(UsageError, match="was changed by hand or cut short; run `grader preflight` again"):
+        refusals(file, IDENTITY, [("a", "d", None), ("b", "d", None)])
 
-    file.write_text("\n".join([lines[0], lines[1].replace("admitted", "splendid")]))
-    with pytest.raises(UsageError, match="row 2: kind"):
-        read(file)
+
+def test_no_task_is_admitted_without_its_digest() -> None:
+    """An admission holds for one version of the task; a row that could not be read has none."""
+    with pytest.raises(ValidationError, match="an admitted task has a task_digest"):
+        Entry(task_id="a", kind=Class.ADMITTED)
 
 
 def admitting(directory: Path, admitted: set[str], **changed: Any) -> Path:
