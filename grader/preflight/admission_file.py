@@ -121,20 +121,32 @@ def covers(identity: Mapping[str, object]) -> dict[str, object]:
 
 
 def write(path: Path, admissions: Admissions) -> None:
-    """Write the file, whole or not at all. Raises `UsageError` where it cannot be written."""
+    """Write the file, whole or not at all. A link stays, and what it leads to is replaced; what is no regular file,
+    such as a pipe or a device, is written to as it stands. Raises `UsageError` where it cannot be written."""
     entries = [entry.model_dump_json() for entry in admissions.entries]
     sealed = _SealedHeader(**admissions.header.model_dump(), content_sha256=_seal(admissions.header, entries))
-    beside = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    text = "".join(line + "\n" for line in [sealed.model_dump_json(), *entries])
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        if path.exists() and not path.is_file():
+            path.write_text(text, encoding="utf-8")
+        else:
+            _replace(path.resolve(), text)
+    except (OSError, RuntimeError) as error:  # up to Python 3.12 a loop of links is a RuntimeError
+        why = error.strerror if isinstance(error, OSError) else error
+        raise UsageError(f"{path}: cannot be written ({why}); name another with --out") from error
+
+
+def _replace(path: Path, text: str) -> None:
+    beside = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    try:
         with beside.open("w", encoding="utf-8") as file:
-            file.writelines(line + "\n" for line in [sealed.model_dump_json(), *entries])
+            file.write(text)
             file.flush()
             os.fsync(file.fileno())
         beside.replace(path)
-    except OSError as error:
+    finally:
         beside.unlink(missing_ok=True)
-        raise UsageError(f"{path}: cannot be written ({error.strerror}); name another with --out") from error
 
 
 def read(path: Path) -> Admissions:
@@ -170,7 +182,7 @@ def kept_entries(path: Path, header: Header, asked: Iterable[str]) -> tuple[Entr
     """
     try:
         before = read(path) if path.is_file() else None
-    except UsageError:
+    except (UsageError, OSError):
         before = None
     others = {entry.task_id: entry for entry in before.entries} if before else {}
     for task_id in asked:

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import json
+import os
+import stat
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -60,6 +62,59 @@ def test_what_was_written_is_read(tmp_path: Path) -> None:
 
     assert before == read(tmp_path / "new" / "admission.jsonl")
     assert ["admission.jsonl"] == [p.name for p in (tmp_path / "new").iterdir()]
+
+
+def test_a_link_stays_and_what_it_leads_to_is_replaced(tmp_path: Path) -> None:
+    """Also where nothing is there yet."""
+    for target in ("old.jsonl", "new.jsonl"):
+        (tmp_path / "link").unlink(missing_ok=True)
+        (tmp_path / "link").symlink_to(target)
+        (tmp_path / "old.jsonl").write_text("")
+
+        written(tmp_path / "link", entry("a"))
+
+        assert (tmp_path / "link").is_symlink()
+        assert ("a",) == tuple(one.task_id for one in read(tmp_path / target).entries)
+
+
+def test_a_pipe_is_written_to_and_stays(tmp_path: Path) -> None:
+    """So is any device, such as /dev/stdout; a rename would put a file in its place."""
+    os.mkfifo(tmp_path / "pipe")
+    reader = os.open(tmp_path / "pipe", os.O_RDONLY | os.O_NONBLOCK)
+
+    written(tmp_path / "pipe", entry("a"))
+
+    with os.fdopen(reader) as file:
+        assert ["a"] == [json.loads(line)["task_id"] for line in file.readlines()[1:]]
+    assert (tmp_path / "pipe").is_fifo()
+    assert ["pipe"] == [path.name for path in tmp_path.iterdir()]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="makes a device node, which takes root")
+def test_a_full_device_is_an_error_and_stays(tmp_path: Path) -> None:
+    """A node of its own, that answers every write as a full disk does."""
+    full = tmp_path / "full"
+    try:
+        os.mknod(full, 0o666 | stat.S_IFCHR, os.makedev(1, 7))
+        full.write_text("")
+    except OSError as error:
+        pytest.skip(f"device nodes cannot be used in {tmp_path}: {error}")
+
+    with pytest.raises(UsageError, match=r"No space left on device.*--out"):
+        written(full, entry("a"))
+
+    assert full.is_char_device()
+
+
+def test_a_loop_of_links_or_a_directory_is_a_sentence(tmp_path: Path) -> None:
+    """No traceback, and both stay."""
+    (tmp_path / "loop").symlink_to("loop")
+
+    for place in (tmp_path / "loop", tmp_path):
+        with pytest.raises(UsageError, match=r"cannot be written .*--out"):
+            written(place, entry("a"))
+
+    assert ["loop"] == [path.name for path in tmp_path.iterdir()]
 
 
 def test_what_is_not_admitted_is_refused_with_its_class(tmp_path: Path) -> None:
