@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 
 def doctor(
     campaign: Annotated[
-        Path | None, Parameter(help="TOML file of a campaign: what it asks for is what is looked at. Flags win.")
+        Path | None,
+        Parameter(help="TOML file of a campaign: what it asks for is tried in a sandbox of its first task. Flags win."),
     ] = None,
     /,
     *,
@@ -49,6 +50,20 @@ def doctor(
 
 
 async def _examine(place: Place, image: str | None) -> Sequence[Finding]:
+    from grader.campaign import Campaign
+    from sandbox.finding import Finding, has_failed
+
+    findings = [*await _of_the_place(place, image)]
+    if not isinstance(place, Campaign):
+        return findings
+    if has_failed(findings):
+        return [*findings, Finding("conditions", "note", "not tried: mend the above first")]
+    from grader import doctor as of_campaign
+
+    return [*findings, *await of_campaign.examine(place, image=image)]
+
+
+async def _of_the_place(place: Place, image: str | None) -> Sequence[Finding]:
     from sandbox import KubernetesConfig
     from sandbox.finding import Asked
 

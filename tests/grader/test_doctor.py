@@ -11,8 +11,13 @@ from pathlib import Path
 
 import pytest
 
+from grader.campaign import load
 from grader.cli import main
+from grader.doctor import examine
 from sandbox.local.limits import find_hierarchies
+from tests.grader.rows import task_row
+from tests.grader.test_preflight import EVAL
+from tests.grader.test_run import recipe, write_lines
 
 KILLED = """
 import asyncio, os, signal, sys
@@ -56,7 +61,111 @@ def test_the_python_that_was_chosen_is_the_one_that_is_tried(tmp_path: Path, cap
 
     status, told = findings(capfd, file, "--state-dir", tmp_path)
 
-    assert (2, {"sandboxes"}) == (status, told.keys())
+    assert (2, {"sandboxes", "conditions"}) == (status, told.keys())
+    assert "not tried: mend the above first" == told["conditions"]["said"]
+
+
+def a_campaign(directory: Path, conditions: str, *, image: str = "host") -> Path:
+    row = {**task_row("demo__one-0"), "eval_script": EVAL, "log_parser": "parse_log_pytest", "image": image}
+    write_lines(directory / "tasks.jsonl", [row])
+    file = directory / "campaign.toml"
+    file.write_text(f'taskset = "tasks.jsonl"\nrun = "r"\n[conditions]\n{conditions}\n')
+    return file
+
+
+def test_a_campaign_that_can_run_is_tried_in_a_sandbox_of_its_first_task(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """What it declares is compared as a grading would; nothing is graded, and no run is begun."""
+    file = a_campaign(tmp_path, 'hash_seed = 0\ntime_zone = "UTC"\nvisible_cpus = 1')
+
+    status, told = findings(capfd, file, "--state-dir", tmp_path / "state")
+
+    assert (0, "ok") == (status, told["conditions"]["level"]), told
+    held = "these hold as declared: egress, visible_cpus, test_time_limit_s, hash_seed, time_zone"
+    assert f"in a sandbox of demo__one-0 {held}" == told["conditions"]["said"]
+    assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize(
+    ("conditions", "said"),
+    [
+        ("cpu_count = 4000", "declared as 4000 and observed as"),
+        ('locale = "xx_YY.UTF-8"', "the image lacks the locale"),
+        (f'image_digest = "sha256:{"0" * 64}"', "give the tasks the declared image"),
+        ("attempts = 2", "declare what `limits.attempts` says"),
+    ],
+)
+def test_a_campaign_that_every_grading_would_contradict_is_to_be_mended(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], conditions: str, said: str
+) -> None:
+    """Exit status 2, before an hour of gradings says the same."""
+    status, told = findings(capfd, a_campaign(tmp_path, conditions), "--state-dir", tmp_path / "state")
+
+    assert (2, "error") == (status, told["conditions"]["level"])
+    assert said in str(told["conditions"]["said"])
+
+
+def test_a_sandbox_that_its_conditions_do_not_let_start_is_to_be_mended(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """One process is not enough for a sandbox; the finding says which conditions asked for it."""
+    if not any("pids" in hierarchy.controllers for hierarchy in find_hierarchies()):
+        pytest.skip("no cgroup here that limits processes")
+
+    status, told = findings(capfd, a_campaign(tmp_path, "processes = 1"), "--state-dir", tmp_path / "state")
+
+    assert (2, "error") == (status, told["conditions"]["level"])
+    assert "can be had as declared (processes = 1)" in str(told["conditions"]["said"])
+
+
+@pytest.mark.anyio
+async def test_what_no_sandbox_can_be_asked_for_is_a_finding(tmp_path: Path) -> None:
+    """User ids end one below 2^32 - 1, which the kernel takes for none."""
+    campaign = load(a_campaign(tmp_path, ""), {"provider": {"state_dir": tmp_path / "state"}})
+    nobody = campaign.conditions.model_copy(update={"user": 2**32 - 1})
+
+    (finding,) = await examine(campaign.model_copy(update={"conditions": nobody}))
+
+    assert "error" == finding.level
+    assert "can be had as declared (user = 4294967295): user: Input should be" in finding.said
+
+
+def test_the_image_that_is_tried_is_the_tasks_own(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """One that is not there is found; --image goes before it, as for everything that the doctor tries."""
+    file = a_campaign(tmp_path, "", image=f"x@sha256:{'0' * 64}")
+
+    status, told = findings(capfd, file, "--state-dir", tmp_path / "state")
+    assert (2, "error") == (status, told["conditions"]["level"])
+    assert "grader images import" in str(told["conditions"]["said"])
+
+    status, told = findings(capfd, file, "--state-dir", tmp_path / "state", "--image", "host")
+    assert (0, "ok") == (status, told["conditions"]["level"])
+
+
+def test_an_image_that_is_not_built_yet_is_stood_for_by_its_base(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Nothing is built, and the finding says what was tried in its place."""
+    file = a_campaign(tmp_path, f'image_digest = "sha256:{"0" * 64}"\nvisible_cpus = 1')
+    write_lines(tmp_path / "recipes.jsonl", [recipe(0, tmp_path)])
+    file.write_text('recipes = "recipes.jsonl"\n' + file.read_text())
+
+    status, told = findings(capfd, file, "--state-dir", tmp_path / "state")
+
+    assert (0, "note", "ok") == (status, told["image"]["level"], told["conditions"]["level"]), told
+    assert "is not built yet, and its base, host, is tried" in str(told["image"]["said"])
+
+
+def test_a_campaign_without_its_task_set_is_to_be_mended(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """The files that it names are read as a run would read them."""
+    file = a_campaign(tmp_path, "")
+    (tmp_path / "tasks.jsonl").unlink()
+
+    status, told = findings(capfd, file, "--state-dir", tmp_path / "state")
+
+    assert (2, "error") == (status, told["campaign"]["level"])
+    assert "tasks.jsonl" in str(told["campaign"]["said"])
 
 
 def test_people_get_one_line_each(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
