@@ -1,10 +1,10 @@
 """Which class a task is of, from what was seen of it. Pure.
 
 The classes are closed, and each task is in exactly one: the first of these questions that is answered yes decides.
-Did the row itself rule it out? Was there no verdict? Did the reference outlive its limit? Did anything differ between
-repeats? Did the reference fail? Did the empty patch pass? Was the reference too near its limit? Then it is admitted.
-A task that would be out for its reference, for differing repeats or for time is `needs_condition` instead when
-controlled re-runs name the condition. docs/preflight.md tells the rules at length.
+Did the row itself rule it out? Was there no verdict, and why? Did the reference outlive its limit? Did anything differ
+between repeats? Did the reference fail? Did the empty patch pass? Was the reference too near its limit? Then it is
+admitted. A task that would be out for its reference, for differing repeats or for time is `needs_condition` instead
+when controlled re-runs name the condition. docs/preflight.md tells the rules at length.
 """
 
 from __future__ import annotations
@@ -158,6 +158,8 @@ def _without_rerunning(case: _Case) -> Finding:
 
 def _troubled(case: _Case) -> Finding | None:
     for seen in (*case.reference, *case.evidence.empty):
+        if seen.trouble is Trouble.CONDITIONS:
+            return Finding(Class.NEEDS_CONDITION, f"what is declared does not hold in its sandbox: {seen.why}")
         if seen.trouble is not None:
             unusable = seen.trouble in {Trouble.IMAGE, Trouble.TASK}
             return Finding(Class.IMAGE_OR_PARSER if unusable else Class.NO_VERDICT, seen.why)

@@ -105,12 +105,18 @@ def seen(grading: Grading, row: str, *, not_built: str) -> Seen:
         row=row,
         outcome=grading.outcome,
         trouble=_trouble(grading, not_built) if grading.outcome is Outcome.NO_VERDICT else None,
-        why=grading.reasons[0] if grading.reasons else "",
+        why=_reason(grading),
         fail_to_pass=_results(grading.fail_to_pass, grading.statuses),
         pass_to_pass=_results(grading.pass_to_pass, grading.statuses),
         suite_s=phases.get("suite"),
         sandbox_s=max(0.0, grading.seconds - phases.get("queue", 0.0)),
     )
+
+
+def _reason(grading: Grading) -> str:
+    """The first; where conditions are contradicted there is one for each of them, and all are of use."""
+    shown = None if grading.cause is Cause.CONDITIONS_CONTRADICTED else 1
+    return "; and ".join(grading.reasons[:shown])
 
 
 def _results(split: Mapping[str, tuple[str, ...]], statuses: Mapping[str, str]) -> dict[str, bool | None]:

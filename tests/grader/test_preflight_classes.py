@@ -33,6 +33,7 @@ def ran(
 
 GOOD, BAD = ran(), ran(Outcome.UNRESOLVED)
 LATE, LOST = ran(Outcome.TIMED_OUT, f2p={}, p2p={}), ran(Outcome.NO_VERDICT)
+OTHERWISE = ran(Outcome.NO_VERDICT, trouble=Trouble.CONDITIONS)
 SILENT = ran(Outcome.UNRESOLVED, f2p={"t::new": None}, p2p={"t::old": None}, why="The log has no test result.")
 
 
@@ -60,6 +61,8 @@ def found(evidence: Evidence) -> Finding:
         pytest.param(of([SILENT] * 3), Class.REFERENCE_FAILS, id="the reference silences tests that run without it"),
         pytest.param(of([ran(Outcome.NO_VERDICT, trouble=Trouble.IMAGE)] * 3), Class.IMAGE_OR_PARSER, id="no image"),
         pytest.param(of([ran(Outcome.NO_VERDICT, trouble=Trouble.TASK)] * 3), Class.IMAGE_OR_PARSER, id="test patch"),
+        pytest.param(of([OTHERWISE] * 3, [OTHERWISE] * 3), Class.NEEDS_CONDITION, id="contradicts what is declared"),
+        pytest.param(of([GOOD] * 3, [BAD, OTHERWISE, BAD]), Class.NEEDS_CONDITION, id="contradicts in an empty run"),
         pytest.param(of([GOOD, LOST, GOOD]), Class.NO_VERDICT, id="infrastructure took one run"),
         pytest.param(of([GOOD] * 3, [BAD, LOST, BAD]), Class.NO_VERDICT, id="infrastructure took an empty run"),
         pytest.param(of([GOOD] * 3, [LATE] * 3), Class.ADMITTED, id="an empty patch that hangs does not pass"),
