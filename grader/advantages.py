@@ -13,7 +13,10 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Literal
+from typing import Literal, get_args
+
+Scale = Literal["deviation", "none"]
+"""What the distance from the mean is divided by."""
 
 
 class Degenerate(StrEnum):
@@ -41,13 +44,16 @@ class Advantages:
     """None: the group teaches something."""
 
 
-def advantages(
-    rewards: Sequence[float | None], *, scale: Literal["deviation", "none"] = "deviation", epsilon: float = 1e-4
-) -> Advantages:
+def advantages(rewards: Sequence[float | None], *, scale: Scale = "deviation", epsilon: float = 1e-4) -> Advantages:
     """`(reward - mean) / (deviation + epsilon)` for each reward of one group; with `scale="none"`, `reward - mean`.
 
-    `epsilon` is TRL's by default; verl's is 1e-6. Raises `ValueError` for a reward that is not a finite number.
+    `epsilon` is TRL's by default; verl's is 1e-6. Raises `ValueError` for another `scale`, for an `epsilon` that
+    is not finite or below 0, and for a reward that is not a finite number.
     """
+    if scale not in get_args(Scale):
+        raise ValueError(f'scale is {scale!r}: it is "deviation" or "none"')
+    if not (math.isfinite(epsilon) and epsilon >= 0):
+        raise ValueError(f"epsilon is {epsilon!r}: it is a finite number, 0 or more")
     there = [reward for reward in rewards if reward is not None]
     if not all(math.isfinite(reward) for reward in there):
         raise ValueError(f"rewards are {list(rewards)}: a reward is a finite number, or None when there is none")

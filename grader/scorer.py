@@ -22,14 +22,14 @@ from contextlib import ExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import anyio
 import structlog
 from anyio.abc import TaskGroup
 from anyio.streams.memory import MemoryObjectSendStream
 
-from grader.advantages import Advantages, advantages
+from grader.advantages import Advantages, Scale, advantages
 from grader.batch import Job, Recorder, graded, no_verdict
 from grader.campaign import Campaign
 from grader.errors import GraderError, RunBusy, UsageError
@@ -94,7 +94,7 @@ class Group:
     def rewards(self) -> list[float | None]:
         return [score.reward for score in self.scores]
 
-    def advantages(self, *, scale: Literal["deviation", "none"] = "deviation", epsilon: float = 1e-4) -> Advantages:
+    def advantages(self, *, scale: Scale = "deviation", epsilon: float = 1e-4) -> Advantages:
         """As `grader.advantages.advantages`: None leaves the group before the mean."""
         return advantages(self.rewards, scale=scale, epsilon=epsilon)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -50,6 +51,23 @@ def test_what_is_no_number_is_refused(odd: float) -> None:
     """A NaN that somebody meant as "no reward" does not poison a group in silence."""
     with pytest.raises(ValueError, match="None when there is none"):
         advantages([1.0, odd])
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"scale": "std"}, 'scale is \'std\': it is "deviation" or "none"'),
+        ({"scale": None}, "scale is None"),
+        ({"epsilon": math.nan}, "epsilon is nan: it is a finite number, 0 or more"),
+        ({"epsilon": -1.0}, "epsilon is -1.0"),
+        ({"epsilon": -statistics.stdev([1.0, 0.0])}, "epsilon is -0.7"),
+    ],
+)
+@pytest.mark.parametrize("rewards", [[1.0, 0.0], [None]])
+def test_another_way_to_normalise_is_refused(wrong: dict[str, Any], said: str, rewards: list[float | None]) -> None:
+    """A name that is not known leaves no division out in silence, and no epsilon turns an advantage round."""
+    with pytest.raises(ValueError, match=said):
+        advantages(rewards, **wrong)
 
 
 @given(GROUPS)
