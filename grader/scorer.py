@@ -39,6 +39,7 @@ from grader.plan import Plan, key, make_plan, on_image
 from grader.record import Grading, Submission
 from grader.revision import code_revision
 from grader.run import NOT_BUILT, Grounds, OpenGrounds
+from grader.samples import Pair, Patch, as_bytes, pairs_of, read_pairs
 from grader.tally import REFUSALS
 from grader.verdict import Cause, Outcome
 from sandbox.errors import SandboxError
@@ -138,32 +139,35 @@ class Scorer:
         self._slots = anyio.CapacityLimiter(desk.campaign.limits.concurrency)
         self._flights: dict[_Wanted, _Flight] = {}
 
-    async def score_group(self, task_id: str, patches: Sequence[bytes | str]) -> Group:
-        """The scores of `patches`, which are all samples for one task. Text is taken as UTF-8.
+    async def score_group(self, task_id: str, patches: Sequence[Patch]) -> Group:
+        """The scores of `patches`, which are all samples for one task. Text is taken as UTF-8, None as the empty patch.
 
-        Raises `UsageError` for a task that the campaign does not have, and `ScorerClosed`. Trouble with a grading is in
-        its score.
+        Raises `UsageError` for a task that the campaign does not have and for what is no patch, before anything is
+        graded, and `ScorerClosed`. Trouble with a grading is in its score.
         """
-        return Group(task_id, tuple(await self.score_all([(task_id, patch) for patch in patches])))
+        pairs = pairs_of(task_id, patches)
+        self._desk.task(task_id)
+        return Group(task_id, tuple(await self.score_all(pairs)))
 
-    async def score_all(self, samples: Sequence[tuple[str, bytes | str]]) -> list[Score]:
+    async def score_all(self, samples: Sequence[Pair]) -> list[Score]:
         """The scores of pairs of task id and patch, in their order. Raises as `score_group`."""
-        for task_id in {task_id for task_id, _ in samples}:
+        pairs = read_pairs(samples)
+        for task_id in {task_id for task_id, _ in pairs}:
             self._desk.task(task_id)
         scores: dict[int, Score] = {}
 
-        async def one(index: int, task_id: str, patch: bytes | str) -> None:
+        async def one(index: int, task_id: str, patch: bytes) -> None:
             scores[index] = await self.score(task_id, patch)
 
         try:
             async with anyio.create_task_group() as tasks:
-                for index, (task_id, patch) in enumerate(samples):
+                for index, (task_id, patch) in enumerate(pairs):
                     tasks.start_soon(one, index, task_id, patch)
         except ExceptionGroup as errors:
             raise errors.exceptions[0] from errors
-        return [scores[index] for index in range(len(samples))]
+        return [scores[index] for index in range(len(pairs))]
 
-    async def score(self, task_id: str, patch: bytes | str) -> Score:
+    async def score(self, task_id: str, patch: Patch) -> Score:
         """The score of one patch. Raises as `score_group`."""
         submission = Submission(task_id, self._model, as_bytes(patch), "scorer")
         job, wanted = Job(self._desk.task(task_id), submission), _Wanted(task_id, submission.patch_sha256)
@@ -225,6 +229,8 @@ class _Desk:
 
     def task(self, task_id: str) -> Task:
         """Raises `UsageError` for one that the campaign does not have."""
+        if not isinstance(task_id, str):
+            raise UsageError(f"a task is given as {type(task_id).__name__}; give its id, as text")
         if task_id not in self.tasks:
             near = difflib.get_close_matches(task_id, self.tasks, n=3)
             hint = f"; near: {', '.join(near)}" if near else ""
@@ -360,11 +366,6 @@ def _ledger(campaign: Campaign, plan: Plan, revision: str) -> Iterator[Ledger]:
                 continue
             yield opened
             return
-
-
-def as_bytes(patch: bytes | str) -> bytes:
-    """A patch as it is graded. No text is refused here: what a model can say, the grader can reject by name."""
-    return patch if isinstance(patch, bytes) else patch.encode("utf-8", "surrogatepass")
 
 
 def _closed() -> ScorerClosed:

@@ -23,6 +23,7 @@ from typing import Self
 from grader.campaign import Campaign
 from grader.errors import UsageError
 from grader.run import OpenGrounds
+from grader.samples import Pair, Patch
 from grader.scorer import Group, Score, Scorer, ScorerClosed, open_scorer
 from sandbox.sync import LoopThread
 
@@ -68,16 +69,17 @@ class SyncScorer:
             if opened is not None and opened[2] == os.getpid():
                 self._stack.close()
 
-    def score_group(self, task_id: str, patches: Sequence[bytes | str]) -> Group:
+    def score_group(self, task_id: str, patches: Sequence[Patch]) -> Group:
         """As `Scorer.score_group`; waits."""
-        return Group(task_id, tuple(self.score_all([(task_id, patch) for patch in patches])))
+        scorer, thread = self._here()
+        return thread.call(scorer.score_group(task_id, patches))
 
-    def score_all(self, samples: Sequence[tuple[str, bytes | str]]) -> list[Score]:
+    def score_all(self, samples: Sequence[Pair]) -> list[Score]:
         """As `Scorer.score_all`; waits."""
         scorer, thread = self._here()
         return thread.call(scorer.score_all(samples))
 
-    async def score_all_async(self, samples: Sequence[tuple[str, bytes | str]]) -> list[Score]:
+    async def score_all_async(self, samples: Sequence[Pair]) -> list[Score]:
         """As `Scorer.score_all`, awaited in any loop."""
         scorer, thread = self._here()
         return await asyncio.wrap_future(thread.submit(scorer.score_all(samples)))

@@ -10,16 +10,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from grader.samples import Patch
 from grader.scorer import Resample
 from grader.syncscorer import SyncScorer
 
 
 def reward_function(
     scorer: SyncScorer, *, on_resample: Callable[[Sequence[Resample]], None] | None = None
-) -> Callable[[str, Sequence[bytes | str]], list[float | None]]:
+) -> Callable[[str, Sequence[Patch]], list[float | None]]:
     """A function that scores one group and waits. `on_resample` is told which of its patches to draw again, and why."""
 
-    def score(task_id: str, patches: Sequence[bytes | str]) -> list[float | None]:
+    def score(task_id: str, patches: Sequence[Patch]) -> list[float | None]:
         group = scorer.score_group(task_id, patches)
         if on_resample is not None and (again := group.resample()):
             on_resample(again)

@@ -18,6 +18,7 @@ from typing import Any, Protocol
 from grader.adapters.completion import Completion, patch_in
 from grader.adapters.installed import refuse_older
 from grader.errors import UsageError
+from grader.samples import Patch, listed
 from grader.scorer import Resample, resamples
 from grader.syncscorer import SyncScorer
 
@@ -37,7 +38,7 @@ def reward_function(
     scorer: SyncScorer,
     *,
     task_column: str = "instance_id",
-    patch_of: Callable[[Completion], bytes | str] = patch_in,
+    patch_of: Callable[[Completion], Patch] = patch_in,
     on_resample: Callable[[Sequence[Resample]], None] | None = None,
 ) -> RewardFunction:
     """A function for `reward_funcs`, named `sandman` in TRL's metrics.
@@ -51,7 +52,7 @@ def reward_function(
     def sandman(completions: Sequence[Completion], **columns: Any) -> list[float | None]:
         if task_column not in columns:
             raise UsageError(f"the data set has no column {task_column!r}; give each row the id of its task")
-        pairs = zip(columns[task_column], completions, strict=True)
+        pairs = zip(listed("tasks", columns[task_column]), listed("completions", completions), strict=True)
         scores = scorer.score_all([(task_id, patch_of(completion)) for task_id, completion in pairs])
         again = resamples(scores)
         if log_extra := columns.get("log_extra"):

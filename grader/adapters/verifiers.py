@@ -25,6 +25,7 @@ from typing import Any, Protocol
 
 from grader.adapters.completion import patch_in
 from grader.adapters.installed import refuse_older
+from grader.samples import Patch
 from grader.scorer import Score, resamples
 from grader.syncscorer import SyncScorer
 
@@ -47,7 +48,7 @@ def reward_function(
     scorer: SyncScorer,
     *,
     task_id_of: Callable[[Any], str] = lambda task: str(task.id),
-    patch_of: Callable[[Any, Any], bytes | str] = last_reply,
+    patch_of: Callable[[Any, Any], Patch] = last_reply,
 ) -> Callable[[Any, Any], Awaitable[float]]:
     """A coroutine function of a task's data and its trace. It opens `scorer` at its first call.
 

@@ -19,16 +19,18 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Callable, Coroutine, Mapping
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from grader.adapters.completion import Completion, patch_in
 from grader.advantages import advantages
-from grader.errors import GraderError
+from grader.errors import GraderError, UsageError
+from grader.samples import Patch
 from grader.scorer import Resample, Score, resamples
 from grader.syncscorer import SyncScorer
 from grader.verdict import Cause, Outcome
 
 ESTIMATOR = "sandman_grpo"
+WithoutVerdict = Literal["raise", "nan"]
 
 
 class NoVerdict(GraderError):
@@ -41,13 +43,16 @@ ComputeScore = Callable[..., Coroutine[Any, Any, dict[str, float | str]]]
 def scoring(
     scorer: SyncScorer,
     *,
-    no_verdict: Literal["raise", "nan"] = "raise",
-    patch_of: Callable[[Completion], bytes | str] = patch_in,
+    no_verdict: WithoutVerdict = "raise",
+    patch_of: Callable[[Completion], Patch] = patch_in,
 ) -> ComputeScore:
     """`compute_score` for verl. It opens `scorer` at its first call.
 
-    The answer has `score`, and for verl's logs `no_verdict` (1.0 or 0.0), `outcome`, `cause` and `why`.
+    The answer has `score`, and for verl's logs `no_verdict` (1.0 or 0.0), `outcome`, `cause` and `why`. Raises
+    `UsageError` for another `no_verdict`.
     """
+    if no_verdict not in get_args(WithoutVerdict):
+        raise UsageError(f'no_verdict is {no_verdict!r}; give "raise" or "nan"')
 
     async def compute_score(
         data_source: str, solution_str: str, ground_truth: str, extra_info: object = None, **_: object

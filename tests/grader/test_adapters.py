@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -44,11 +45,30 @@ def test_a_plain_function_gives_numbers_and_none(tmp_path: Path) -> None:
         ([{"role": "assistant", "content": [{"type": "text", "text": DIFF}, {"type": "image"}]}], DIFF),
         ([{"role": "assistant", "content": None}], ""),
         ([], ""),
+        (None, ""),
     ],
 )
 def test_the_last_diff_that_is_fenced_is_the_patch(completion: Completion, patch: str) -> None:
     """Byte for byte, fences inside it included; without one, the whole text is what is graded."""
     assert patch == patch_in(completion)
+
+
+@pytest.mark.parametrize("wrong", [b"diff", {"role": "assistant", "content": DIFF}, 7, ["a", "b"]])
+def test_what_is_no_completion_is_refused(wrong: Any) -> None:
+    """It is the caller's mistake, said in a sentence."""
+    with pytest.raises(UsageError, match="give its text, or the messages of a conversation"):
+        patch_in(wrong)
+
+
+def test_a_plain_function_takes_a_list(tmp_path: Path) -> None:
+    """One diff is no group of letters."""
+    toy = make_toy(tmp_path)
+    with (
+        SyncScorer(toy.campaign, grounds=toy.grounds) as scorer,
+        pytest.raises(UsageError, match="the patches are given as `str`"),
+    ):
+        reward_function(scorer)(TASK, DIFF)
+    assert 0 == toy.made
 
 
 @pytest.mark.parametrize(

@@ -90,6 +90,16 @@ def test_rows_without_a_task_id_are_refused(tmp_path: Path) -> None:
         function(completions=["x"], prompts=["y"])
 
 
+def test_one_text_is_no_batch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Letters are neither completions nor ids of tasks."""
+    monkeypatch.setattr("grader.adapters.installed.metadata.version", {"trl": "1.16.0"}.__getitem__)
+    function = adapter.reward_function(SyncScorer(make_toy(tmp_path).campaign))
+    with pytest.raises(UsageError, match="the completions are given as `str`"):
+        function(completions="x", instance_id=[TASK])  # type: ignore[arg-type,unused-ignore]
+    with pytest.raises(UsageError, match="the tasks are given as `str`"):
+        function(completions=["x"], instance_id="t")
+
+
 @pytest.fixture
 def old_trl(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr("grader.adapters.installed.metadata.version", {"trl": "1.5.1"}.__getitem__)

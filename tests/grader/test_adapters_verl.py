@@ -12,6 +12,7 @@ import pytest
 
 from grader.adapters import verl as adapter
 from grader.adapters.verl import NoVerdict, masked_grpo, register_estimator, resample_requests, scoring
+from grader.errors import UsageError
 from grader.syncscorer import SyncScorer
 from tests.grader.groups import KILLED, REWARDS, TASK, make_toy
 
@@ -113,3 +114,9 @@ def test_without_a_place_for_it_no_verdict_is_an_error(tmp_path: Path) -> None:
         with pytest.raises(NoVerdict, match=r"infrastructure.*sandman_grpo"):
             asyncio.run(compute_score("toy", toy.patches()[KILLED[0]].decode(), TASK))
     assert {"score": 1.0, "no_verdict": 0.0, "outcome": "resolved", "cause": "", "why": told["why"]} == told
+
+
+def test_a_way_to_tell_no_verdict_that_is_not_known_is_refused(tmp_path: Path) -> None:
+    """A word that is mistyped does not turn what was to raise into NaN."""
+    with pytest.raises(UsageError, match='no_verdict is \'rise\'; give "raise" or "nan"'):
+        scoring(SyncScorer(make_toy(tmp_path).campaign), no_verdict="rise")  # type: ignore[arg-type,unused-ignore]

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 import threading
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import anyio
 import anyio.to_thread
@@ -170,6 +172,68 @@ async def test_an_unknown_task_is_the_callers_mistake(tmp_path: Path) -> None:
     async with open_scorer(toy.campaign, grounds=toy.grounds) as scorer:
         with pytest.raises(UsageError, match="near: toy__sums-1"):
             await scorer.score_group("toy__sum-1", [b""])
+
+
+@pytest.mark.parametrize(
+    ("patches", "said"),
+    [
+        ("diff", "the patches are given as `str`; give a list of them"),
+        (b"diff", "the patches are given as `bytes`"),
+        (bytearray(b"diff"), "the patches are given as `bytearray`"),
+        ({"diff": 1}, "the patches are given as `dict`"),
+        ({b"diff"}, "the patches are given as `set`"),
+        (None, "the patches are given as None"),
+        ([b"", 7], "sample 1: a patch is given as `int`; give bytes, text, or None for the empty patch"),
+        ([["diff"]], "sample 0: a patch is given as `list`"),
+    ],
+)
+async def test_what_is_no_list_of_patches_is_refused_whole(tmp_path: Path, patches: Any, said: str) -> None:
+    """Letters of a diff and keys of a table are no patches: nothing of such a group is graded, or recorded."""
+    toy = make_toy(tmp_path)
+    async with open_scorer(toy.campaign, grounds=toy.grounds) as scorer:
+        with pytest.raises(UsageError, match=re.escape(said)):
+            await scorer.score_group(TASK, patches)
+    with read_only(run_directory(tmp_path / "runs", "training")) as ledger:
+        assert (0, []) == (toy.made, list(ledger.gradings()))
+
+
+@pytest.mark.parametrize(
+    ("samples", "said"),
+    [
+        ("ab", "the samples are given as `str`"),
+        ({TASK: b""}, "the samples are given as `dict`"),
+        (["ab"], "sample 0 is `str`; give pairs of task id and patch"),
+        ([(TASK, b""), (TASK,)], "sample 1 is `tuple`"),
+        ([(TASK, b""), (7, b"")], "the task of sample 1 is given as `int`"),
+        ([(TASK, b""), (TASK, bytearray())], "sample 1: a patch is given as `bytearray`"),
+        ([(TASK, b""), ("nope", b"")], "'nope' is not among the tasks"),
+    ],
+)
+async def test_what_are_no_pairs_is_refused_whole(tmp_path: Path, samples: Any, said: str) -> None:
+    """One sample that is none refuses those that came with it."""
+    toy = make_toy(tmp_path)
+    async with open_scorer(toy.campaign, grounds=toy.grounds) as scorer:
+        with pytest.raises(UsageError, match=re.escape(said)):
+            await scorer.score_all(samples)
+    assert 0 == toy.made
+
+
+async def test_an_empty_group_is_of_a_task_too(tmp_path: Path) -> None:
+    """A group that lost all its samples has no scores; of a task that is not there it is a mistake."""
+    toy = make_toy(tmp_path)
+    async with open_scorer(toy.campaign, grounds=toy.grounds) as scorer:
+        assert [] == (await scorer.score_group(TASK, [])).rewards
+        with pytest.raises(UsageError, match="'nope' is not among the tasks"):
+            await scorer.score_group("nope", [])
+
+
+async def test_none_is_the_empty_patch(tmp_path: Path) -> None:
+    """As null is in a file of predictions."""
+    toy = make_toy(tmp_path)
+    async with open_scorer(toy.campaign, grounds=toy.grounds) as scorer:
+        group = await scorer.score_group(TASK, [toy.patches()[0], None, ""])
+    assert [1.0, 0.0, 0.0] == group.rewards
+    assert 1 == len({score.patch_sha256 for score in group.scores[1:]})
 
 
 async def test_the_bodys_own_error_comes_out_as_it_is(tmp_path: Path) -> None:

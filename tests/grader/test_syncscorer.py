@@ -8,6 +8,7 @@ import threading
 import time
 import warnings
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -64,6 +65,20 @@ def test_whoever_stops_waiting_gives_the_sandbox_back(tmp_path: Path) -> None:
             time.sleep(0.02)
         assert 0 == toy.alive
         assert [1.0] == scorer.score_group(TASK, toy.patches()[:1]).rewards
+
+
+def test_what_is_no_group_is_refused_before_anything_is_graded(tmp_path: Path) -> None:
+    """As the async scorer does: in a call that waits and in one that is awaited, and for a group of nothing too."""
+    toy = make_toy(tmp_path)
+    wrong: Any = "diff"
+    with SyncScorer(toy.campaign, grounds=toy.grounds) as scorer:
+        with pytest.raises(UsageError, match="the patches are given as `str`"):
+            scorer.score_group(TASK, wrong)
+        with pytest.raises(UsageError, match="'nope' is not among the tasks"):
+            scorer.score_group("nope", [])
+        with pytest.raises(UsageError, match="the samples are given as `str`"):
+            asyncio.run(scorer.score_all_async(wrong))
+    assert 0 == toy.made
 
 
 def test_a_scorer_that_is_not_open_or_was_forked_says_so(tmp_path: Path) -> None:
