@@ -11,11 +11,12 @@ import tomllib
 import zoneinfo
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, Literal, TypeVar, get_args
+from typing import Annotated, Any, Literal, TypeVar, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from grader.errors import UsageError
+from grader.flags import FLAGS
 from grader.tamper import TamperPolicy
 from sandbox.config import KubernetesConfig, LocalConfig, ProviderConfig
 
@@ -95,7 +96,8 @@ class Conditions(BaseModel):
         return environment
 
 
-_FLAG_COSTS: dict[str, float | None] = {"results_conflict": None, "channel_noise": None}
+_Cost = Annotated[float, Field(ge=0)] | None
+_FLAG_COSTS: dict[str, _Cost] = {"results_conflict": None, "channel_noise": None}
 
 
 class RewardPolicy(BaseModel):
@@ -111,14 +113,19 @@ class RewardPolicy(BaseModel):
     fail_to_pass_share: float = Field(default=0.0, ge=0)
     """What an unresolved grading earns besides, times the share of its FAIL_TO_PASS tests that pass; nothing where a
     PASS_TO_PASS test broke. 0: binary."""
-    flag_costs: dict[str, float | None] = _FLAG_COSTS
-    """What a flag of that name takes off what was earned. None: the grading leaves the group. The
+    flag_costs: dict[str, _Cost] = _FLAG_COSTS
+    """What a flag of that name (`grader.flags`) takes off what was earned. None: the grading leaves the group. The
     defaults are for what no honest run shows, and stay for flags that are not named; a change of `setup.cfg`
     (`patch_steers_tests`) costs nothing."""
 
     @field_validator("flag_costs")
     @classmethod
     def _defaults_stay(cls, given: dict[str, float | None]) -> dict[str, float | None]:
+        for name in given.keys() - FLAGS.keys():
+            near = difflib.get_close_matches(name, FLAGS, n=1)
+            raise ValueError(
+                f"no flag is named `{name}`; " + (f"near: `{near[0]}`" if near else "docs/rewards.md has all")
+            )
         return {**_FLAG_COSTS, **given}
 
 

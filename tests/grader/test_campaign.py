@@ -84,6 +84,20 @@ BASE = 'taskset = "t.jsonl"\nrun = "r"\n'
         pytest.param(BASE + "[limits]\nconcurrency = 0", "`limits.concurrency` is 0", id="out of range"),
         pytest.param(BASE + "conditions = 3", "`conditions` is 3", id="table expected"),
         pytest.param(BASE + "recipes = 3", "`recipes` is 3", id="path expected"),
+        pytest.param(
+            BASE + "[rewards.flag_costs]\npatch_steer_tests = 0.5",
+            "no flag is named `patch_steer_tests`; near: `patch_steers_tests`; correct it",
+            id="no flag",
+        ),
+        pytest.param(BASE + "[rewards.flag_costs]\nzzzz = 1", "`zzzz`; docs/rewards.md has all", id="no near flag"),
+        pytest.param(
+            BASE + "[rewards.flag_costs]\nlog_truncated = -1",
+            "`rewards.flag_costs.log_truncated` is -1: input should be greater than or equal to 0",
+            id="a flag that pays",
+        ),
+        pytest.param(
+            BASE + "[rewards.flag_costs]\nlog_truncated = inf", "should be a finite number", id="an endless cost"
+        ),
         pytest.param('taskset = "t.jsonl"', "`run` is not given; add --run", id="missing"),
         pytest.param('taskset = "t.jsonl"\nrun = "../up"', "`run` is '../up'", id="run is no path"),
         pytest.param("taskset = ", "is not TOML", id="bad TOML"),
