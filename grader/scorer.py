@@ -51,7 +51,7 @@ REMEMBERED = 200_000
 
 
 class ScorerClosed(GraderError):
-    """The scorer was closed while a group was being scored."""
+    """The scorer was closed, or its ledger took no more, while a group was being scored. Its cause is the ledger's."""
 
 
 @dataclass(frozen=True)
@@ -137,7 +137,6 @@ class Scorer:
         self._desk, self._group = desk, group
         self._model = model
         self._slots = anyio.CapacityLimiter(desk.campaign.limits.concurrency)
-        self._flights: dict[_Wanted, _Flight] = {}
 
     async def score_group(self, task_id: str, patches: Sequence[Patch]) -> Group:
         """The scores of `patches`, which are all samples for one task. Text is taken as UTF-8, None as the empty patch.
@@ -164,20 +163,23 @@ class Scorer:
                 for index, (task_id, patch) in enumerate(pairs):
                     tasks.start_soon(one, index, task_id, patch)
         except ExceptionGroup as errors:
-            raise errors.exceptions[0] from errors
+            first = errors.exceptions[0]
+            raise first from first.__cause__ or errors
         return [scores[index] for index in range(len(pairs))]
 
     async def score(self, task_id: str, patch: Patch) -> Score:
         """The score of one patch. Raises as `score_group`."""
         submission = Submission(task_id, self._model, as_bytes(patch), "scorer")
         job, wanted = Job(self._desk.task(task_id), submission), _Wanted(task_id, submission.patch_sha256)
+        if self._desk.failure is not None:
+            raise self._desk.over()
         if (known := self._desk.remembered.get(wanted)) is not None:
             return known
-        flight = self._flights.get(wanted)
+        flight = self._desk.flights.get(wanted)
         if flight is None:
             if self._desk.closed:
-                raise _closed()
-            flight = self._flights[wanted] = _Flight()
+                raise self._desk.over()
+            flight = self._desk.flights[wanted] = _Flight()
             self._group.start_soon(self._fly, wanted, job, flight)
         return await self._wait(wanted, flight)
 
@@ -190,8 +192,8 @@ class Scorer:
             if not flight.waiters and not flight.ended.is_set():
                 flight.scope.cancel()
                 self._land(wanted, flight)
-        if flight.score is None:
-            raise _closed()
+        if flight.score is None or self._desk.failure is not None:
+            raise self._desk.over()
         return flight.score
 
     async def _fly(self, wanted: _Wanted, job: Job, flight: _Flight) -> None:
@@ -203,8 +205,8 @@ class Scorer:
             self._land(wanted, flight)
 
     def _land(self, wanted: _Wanted, flight: _Flight) -> None:
-        if self._flights.get(wanted) is flight:
-            del self._flights[wanted]
+        if self._desk.flights.get(wanted) is flight:
+            del self._desk.flights[wanted]
 
 
 @dataclass
@@ -225,7 +227,18 @@ class _Desk:
     unwritten: dict[Key, Expected] = field(default_factory=dict)
     images: dict[str, str] = field(default_factory=dict)
     building: dict[str, anyio.Lock] = field(default_factory=dict)
+    flights: dict[_Wanted, _Flight] = field(default_factory=dict)
     closed: bool = False
+    failure: Exception | None = None
+    """Why nothing more is recorded."""
+
+    def over(self) -> ScorerClosed:
+        """What is told to all who ask of a scorer that has ended."""
+        if self.failure is None:
+            return ScorerClosed("the scorer was closed before the grading ended; open another and ask again")
+        over = ScorerClosed(f"the scorer has ended, since what it grades is not recorded: {self.failure}")
+        over.__cause__ = self.failure
+        return over
 
     def task(self, task_id: str) -> Task:
         """Raises `UsageError` for one that the campaign does not have."""
@@ -287,11 +300,22 @@ class _Desk:
                 self.remembered[_Wanted(row_key.task_id, row_key.patch_sha256)] = _score_of_row(row)
 
     def write(self, ledger: Ledger, gradings: Sequence[Grading]) -> None:
-        """Record what ended. Blocks; runs in a worker thread."""
-        asked = [self.unwritten.pop(key_of(grading), None) for grading in gradings]
-        # Two rows of one patch in one write share what was asked for.
-        ledger.expect(expected for expected in asked if expected is not None)
+        """Record what ended. Blocks; runs in a worker thread, and again with the same gradings where it failed."""
+        # Two rows of one patch share what was asked for, in one write and in two.
+        keys = {key_of(grading) for grading in gradings} & self.unwritten.keys()
+        ledger.expect([self.unwritten[one] for one in keys])
         ledger.append(gradings)
+        for one in keys:
+            self.unwritten.pop(one)
+
+    async def keep_recording(self, recorder: Recorder) -> None:
+        """Record what ends. When that fails, all who wait are told, and all who ask from then on."""
+        try:
+            await recorder.keep_recording()
+        except Exception as error:
+            self.failure, self.closed = error, True
+            for flight in self.flights.values():
+                flight.scope.cancel()
 
 
 @asynccontextmanager
@@ -305,7 +329,8 @@ async def open_scorer(
     for is not graded again. `grounds` opens another place to grade in; None is the campaign's own. Leaving cancels what
     is in flight and gives its sandboxes back.
 
-    Raises `UsageError`, `TaskSetError` and `ProviderUnavailable`.
+    Raises `UsageError`, `TaskSetError` and `ProviderUnavailable`, and on leaving what a ledger raised that still cannot
+    be written.
     """
     plan, revision = make_plan(campaign.model_copy(update={"patches": "reference"})), code_revision()
     with _ledger(campaign, plan, revision) as ledger:
@@ -335,7 +360,7 @@ async def _open(
     raised: Exception | None = None
     try:
         async with anyio.create_task_group() as group:
-            group.start_soon(recorder.keep_recording)
+            group.start_soon(desk.keep_recording, recorder)
             try:
                 yield desk, group
             except Exception as error:
@@ -366,10 +391,6 @@ def _ledger(campaign: Campaign, plan: Plan, revision: str) -> Iterator[Ledger]:
                 continue
             yield opened
             return
-
-
-def _closed() -> ScorerClosed:
-    return ScorerClosed("the scorer was closed before the grading ended; open another and ask again")
 
 
 def _score(grading: Grading) -> Score:

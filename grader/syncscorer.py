@@ -62,7 +62,10 @@ class SyncScorer:
             atexit.register(self.close)
 
     def close(self) -> None:
-        """Give back every sandbox and close the ledger. Calls that still wait raise `ScorerClosed`."""
+        """Give back every sandbox and close the ledger. Calls that still wait raise `ScorerClosed`.
+
+        Raises what a ledger raised that still cannot be written.
+        """
         with self._lock:
             atexit.unregister(self.close)
             opened, self._opened = self._opened, None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import re
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ import pytest
 
 from grader.campaign import Campaign
 from grader.errors import LedgerUnwritable, UsageError
-from grader.ledger import Ledger, read_only, run_directory
+from grader.ledger import Expected, Ledger, read_only, run_directory
 from grader.plan import Plan, make_plan
 from grader.record import Grading
 from grader.scorer import Scorer, ScorerClosed, open_scorer
@@ -311,30 +311,52 @@ async def test_an_image_that_breaks_the_builder_costs_its_own_group_alone(
 async def test_a_disk_that_takes_nothing_more_answers_everybody(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A ledger that cannot be written ends the scorer with its error, and nobody waits for ever or gets a reward."""
+    """A ledger that cannot be written ends the scorer: who waits, who asks from then on and who leaves hear why."""
     toy = make_toy(tmp_path)
-    good, _, slow = toy.patches()[:3]
+    good, bad, slow = toy.patches()[:3]
 
     def full(self: Ledger, gradings: Sequence[Grading]) -> None:
         raise LedgerUnwritable("no space left")
 
     monkeypatch.setattr(Ledger, "append", full)
-    heard: list[Exception] = []
+    heard: list[ScorerClosed] = []
 
-    async def ask(scorer: Scorer) -> None:
-        try:
-            await scorer.score_group(TASK, [slow])
-        except ScorerClosed as error:
-            heard.append(error)
+    async def ask(scorer: Scorer, patch: bytes) -> None:
+        with pytest.raises(ScorerClosed, match="no space left") as caught:
+            await scorer.score_group(TASK, [patch])
+        heard.append(caught.value)
 
-    async with anyio.create_task_group() as tasks:
-        with pytest.raises(LedgerUnwritable), anyio.fail_after(60):
-            async with open_scorer(toy.campaign, grounds=toy.grounds) as scorer:
-                tasks.start_soon(ask, scorer)
-                await scorer.score(TASK, good)
-                await anyio.sleep_forever()
-    assert 1 == len(heard)
+    with pytest.raises(LedgerUnwritable), anyio.fail_after(60):
+        async with open_scorer(toy.campaign, grounds=toy.grounds) as scorer, anyio.create_task_group() as tasks:
+            tasks.start_soon(ask, scorer, slow)
+            assert 1.0 == (await scorer.score(TASK, good)).reward
+            while not heard:
+                await anyio.sleep(0.02)
+            for patch in (bad, good):
+                await ask(scorer, patch)
+    assert [LedgerUnwritable] * 3 == [type(closed.__cause__) for closed in heard]
     assert 0 == toy.alive
+
+
+async def test_what_is_recorded_on_leaving_after_all_is_owed_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A disk that has room again takes the grading and that it was asked for, and nothing is raised."""
+    toy = make_toy(tmp_path)
+    expect, asked = Ledger.expect, threading.Event()
+
+    def full_once(self: Ledger, expected: Iterable[Expected]) -> None:
+        if asked.is_set():
+            return expect(self, expected)
+        asked.set()
+        raise LedgerUnwritable("no space left")
+
+    async with open_scorer(toy.campaign, grounds=toy.grounds) as scorer:
+        monkeypatch.setattr(Ledger, "expect", full_once)
+        assert 1.0 == (await scorer.score(TASK, toy.patches()[0])).reward
+        await anyio.to_thread.run_sync(asked.wait)
+    with read_only(run_directory(tmp_path / "runs", "training")) as ledger:
+        assert (1, 1) == (len(list(ledger.gradings())), len(ledger.expected()))
 
 
 async def test_a_patch_that_ends_twice_while_the_disk_is_busy_is_recorded_twice(

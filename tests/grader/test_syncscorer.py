@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
+import subprocess
 import threading
 import time
 import warnings
@@ -12,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from grader.errors import UsageError
+from grader.errors import LedgerUnwritable, UsageError
 from grader.scorer import ScorerClosed
 from grader.syncscorer import SyncScorer
 from tests.grader.groups import KILLED, REWARDS, TASK, make_toy
@@ -79,6 +81,43 @@ def test_what_is_no_group_is_refused_before_anything_is_graded(tmp_path: Path) -
         with pytest.raises(UsageError, match="the samples are given as `str`"):
             asyncio.run(scorer.score_all_async(wrong))
     assert 0 == toy.made
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="a disk of its own, to be filled, is root's to mount")
+def test_a_full_disk_is_told_to_all_who_ask(tmp_path: Path) -> None:
+    """A real one: who waited, who asks from then on and who closes the scorer hear that the ledger is not written."""
+    toy = make_toy(tmp_path)
+    runs = tmp_path / "runs"
+    runs.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "small", str(runs)], check=True)
+    heard: list[ScorerClosed] = []
+
+    def ask(patch: bytes) -> None:
+        with pytest.raises(ScorerClosed, match=r"ledger\.sqlite: cannot be written \(.* full\)") as caught:
+            scorer.score_group(TASK, [patch])
+        heard.append(caught.value)
+
+    try:
+        with pytest.raises(LedgerUnwritable), SyncScorer(toy.campaign, grounds=toy.grounds) as scorer:
+            waiting = threading.Thread(target=ask, args=(toy.patches()[KILLED[0]],))
+            waiting.start()
+            while not toy.alive:
+                time.sleep(0.02)
+            _fill(runs / "filler")
+            with contextlib.suppress(ScorerClosed):
+                scorer.score_group(TASK, toy.patches()[:1])
+            waiting.join()
+            ask(toy.patches()[1])
+    finally:
+        subprocess.run(["umount", str(runs)], check=True)
+    assert [LedgerUnwritable] * 2 == [type(closed.__cause__) for closed in heard]
+    assert 0 == toy.alive
+
+
+def _fill(file: Path) -> None:
+    with file.open("wb", buffering=0) as stream, contextlib.suppress(OSError):
+        while True:
+            stream.write(bytes(4096))
 
 
 def test_a_scorer_that_is_not_open_or_was_forked_says_so(tmp_path: Path) -> None:
