@@ -13,34 +13,46 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar, get_args
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from grader.errors import UsageError
 from grader.flags import FLAGS
 from grader.tamper import TamperPolicy
 from sandbox.config import KubernetesConfig, LocalConfig, ProviderConfig
+from sandbox.spec import CpuQuota, Cpus, MemoryMib, OpenFiles, Processes, ShmMib, UserId
+from tasksets.images import refuse_no_name, refuse_no_text
+
+
+def _text(value: str) -> str:
+    if not value:
+        raise ValueError("is empty")
+    refuse_no_text((value,))
+    return value
+
+
+_Words = Annotated[str, AfterValidator(_text)]
 
 
 class Conditions(BaseModel):
     """Declared run conditions. What is None is not declared: it is recorded as observed, never compared."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, strict=True)
 
     egress: Literal["denied", "open"] | None = "denied"
     """Whether tests may reach any address but loopback."""
-    visible_cpus: int | None = Field(default=None, gt=0)
+    visible_cpus: Cpus | None = None
     """CPUs that the tests may run on (`nproc`, `os.sched_getaffinity`)."""
-    cpu_count: int | None = Field(default=None, gt=0)
+    cpu_count: Cpus | None = None
     """CPUs that the tests' Python counts (`os.cpu_count()`). In a pod that is the node's number."""
-    cpu_quota: float | None = Field(default=None, gt=0)
+    cpu_quota: CpuQuota | None = None
     """CPU seconds per second that the kernel allows."""
-    memory_mib: int | None = Field(default=None, gt=0)
+    memory_mib: MemoryMib | None = None
     """Memory limit in MiB that the kernel enforces."""
-    processes: int | None = Field(default=None, gt=0)
+    processes: Processes | None = None
     """Processes and threads at once that the kernel allows."""
-    open_files: int | None = Field(default=None, ge=256)
+    open_files: OpenFiles | None = None
     """Soft limit of descriptors that one process may have open."""
-    shm_mib: int | None = Field(default=None, gt=0)
+    shm_mib: ShmMib | None = None
     """Size of `/dev/shm` in MiB."""
     test_time_limit_s: float = Field(default=1800.0, gt=0)
     """Seconds that the suite may run. It is the limit the grader sends, and the probe compares the two."""
@@ -50,11 +62,11 @@ class Conditions(BaseModel):
     """`PYTHONHASHSEED` for the tests. It is read back from hashes that their Python makes."""
     time_zone: str | None = None
     """IANA name, such as `UTC`, of the zone that the tests' Python tells the time in."""
-    tzdata_version: str | None = None
+    tzdata_version: _Words | None = None
     """Of the image's zone files, such as `2025b`."""
-    locale: str | None = None
+    locale: _Words | None = None
     """`LC_ALL` and `LANG` for the tests, such as `C.UTF-8`; the image must have it."""
-    user: int | None = Field(default=None, ge=0)
+    user: UserId | None = None
     """Numeric user id that runs the tests."""
     umask: str | None = Field(default=None, pattern="^0?[0-7]{3}$")
     """In octal, such as `"022"`."""
@@ -62,11 +74,11 @@ class Conditions(BaseModel):
     """Whether tests can listen on `::1`."""
     clock_within_s: float | None = Field(default=None, gt=0)
     """Seconds by which the tests' clock may differ from the grader's."""
-    architecture: str | None = None
+    architecture: _Words | None = None
     """As `uname -m` says, such as `x86_64`."""
-    kernel: str | None = None
+    kernel: _Words | None = None
     """Release of the kernel or its first parts: `6.1` agrees with `6.1.0-13-amd64`."""
-    runtime_class: str | None = None
+    runtime_class: _Words | None = None
     """What runs the sandbox: `bubblewrap`, or the cluster's runtime class, `default` where the provider names none."""
     seccomp: Literal["filtered", "unconfined"] | None = None
     """Whether the tests' system calls are filtered."""
@@ -89,10 +101,14 @@ class Conditions(BaseModel):
 
     @field_validator("environment")
     @classmethod
-    def _leaves_the_others_their_own(cls, environment: Mapping[str, str] | None) -> Mapping[str, str] | None:
+    def _is_a_shells_and_leaves_the_others_their_own(
+        cls, environment: Mapping[str, str] | None
+    ) -> Mapping[str, str] | None:
         own = {"PYTHONHASHSEED": "hash_seed", "TZ": "time_zone", "LC_ALL": "locale", "LANG": "locale"}
         for name in own.keys() & (environment or {}).keys():
             raise ValueError(f"{name} is declared by `{own[name]}`; use that")
+        refuse_no_name(environment or ())
+        refuse_no_text((environment or {}).values())
         return environment
 
 
@@ -103,7 +119,7 @@ _FLAG_COSTS: dict[str, _Cost] = {"results_conflict": None, "channel_noise": None
 class RewardPolicy(BaseModel):
     """From a verdict to a number. No verdict is always None, whatever stands here."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, strict=True)
 
     resolved: float = 1.0
     unresolved: float = 0.0
@@ -132,7 +148,7 @@ class RewardPolicy(BaseModel):
 class Limits(BaseModel):
     """Budgets, in seconds unless the name says otherwise."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, strict=True)
 
     concurrency: int = Field(default=2, gt=0)
     """Gradings in flight at once."""
@@ -280,7 +296,7 @@ def _sentence(file: Path | None, error: Mapping[str, Any]) -> str:
         return f"{where}`{name}.type` is {error['ctx']['tag']!r}: it must be {kinds}; correct it or leave it out"
     if kind == "extra_forbidden":
         return f"{where}`{name}` is not a setting{_instead(location, provider)}"
-    said = str(error["msg"]).removeprefix("Value error, ")
+    said = str(error["msg"]).removeprefix("Value error, ").removesuffix("; correct it").removesuffix("; remove it")
     return f"{where}`{name}` is {given!r}: {said[:1].lower()}{said[1:]}; correct it or leave it out"
 
 

@@ -4,11 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
 Egress = Literal["denied", "open"]
+
+# What a kernel can be asked for, and a daemon and a Python can start under.
+Cpus = Annotated[int, Field(gt=0, le=8192)]
+CpuQuota = Annotated[float, Field(ge=0.01, le=8192)]
+MemoryMib = Annotated[int, Field(ge=16, le=1 << 32)]
+Processes = Annotated[int, Field(ge=16, le=4194304)]
+OpenFiles = Annotated[int, Field(ge=256, le=1 << 30)]
+ShmMib = Annotated[int, Field(gt=0, le=1 << 32)]
+UserId = Annotated[int, Field(ge=0, le=4294967294)]
 
 
 class SandboxSpec(BaseModel):
@@ -19,19 +28,19 @@ class SandboxSpec(BaseModel):
     image: str
     """`host`, `sha256:<hex>` (an image in the local store), `oci:<path>` (layout directory or archive), or
     `registry/name@sha256:<hex>`."""
-    cpus: int | None = Field(default=None, gt=0)
+    cpus: Cpus | None = None
     """Whole CPUs that the sandbox sees and may use. None: all that the provider has."""
-    memory_mib: int | None = Field(default=None, gt=0)
+    memory_mib: MemoryMib | None = None
     """Memory limit in MiB. None: no limit of our own."""
-    cpu_quota: float | None = Field(default=None, gt=0)
+    cpu_quota: CpuQuota | None = None
     """CPU seconds per second that it may use. None: as many as it sees CPUs."""
-    processes: int | None = Field(default=None, gt=0)
+    processes: Processes | None = None
     """Processes and threads that may exist at once, the daemon's own few included. None: the provider's default."""
-    open_files: int | None = Field(default=None, ge=256)
+    open_files: OpenFiles | None = None
     """Descriptors that one process may have open (RLIMIT_NOFILE). None: the provider's default."""
-    shm_mib: int | None = Field(default=None, gt=0)
+    shm_mib: ShmMib | None = None
     """Size of `/dev/shm` in MiB. None: `memory_mib`, else 64."""
-    user: int | None = Field(default=None, ge=0, le=4294967294)
+    user: UserId | None = None
     """Numeric id of the user, and group, that everything inside runs as. None: the image's own, or root."""
     umask: int = Field(default=0o022, ge=0, le=0o777)
     """Of everything that runs inside."""

@@ -13,7 +13,7 @@ import json
 import os
 import re
 import stat
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -92,20 +92,15 @@ class Recipe(BaseModel):
     @field_validator("env")
     @classmethod
     def _env_has_names(cls, env: Mapping[str, str]) -> Mapping[str, str]:
-        for name in env:
-            if re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name) is None:
-                raise ValueError(f"{name!r} is no name of an environment variable; correct it")
+        refuse_no_name(env)
         return env
 
     @field_validator("install", "env", "reinstall_after_patch", "test_cmd")
     @classmethod
     def _is_text_for_a_shell(cls, value: tuple[str, ...] | Mapping[str, str] | str | None) -> object:
-        texts = (value,) if isinstance(value, str) else value.values() if isinstance(value, Mapping) else value or ()
-        for text in texts:
-            if re.search("[\0\ud800-\udfff]", text):
-                raise ValueError(
-                    "a command or variable holds a NUL or a lone surrogate, which no shell takes; remove it"
-                )
+        refuse_no_text(
+            (value,) if isinstance(value, str) else value.values() if isinstance(value, Mapping) else value or ()
+        )
         return value
 
     @property
@@ -216,3 +211,17 @@ def tree_sha256(root: Path) -> str:
 
 def _hash_json(value: Any) -> str:
     return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
+
+
+def refuse_no_name(env: Iterable[str]) -> None:
+    """Raise `ValueError` for a name that is none of an environment variable."""
+    for name in env:
+        if re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name) is None:
+            raise ValueError(f"{name!r} is no name of an environment variable; correct it")
+
+
+def refuse_no_text(texts: Iterable[str]) -> None:
+    """Raise `ValueError` for a command, or the value of a variable, that a shell cannot take."""
+    for text in texts:
+        if re.search("[\0\ud800-\udfff]", text):
+            raise ValueError("a command or variable holds a NUL or a lone surrogate, which no shell takes; remove it")

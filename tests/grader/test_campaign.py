@@ -1,12 +1,13 @@
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 
-from grader.campaign import load, load_place
+from grader.campaign import Conditions, load, load_place
 from grader.errors import UsageError
-from sandbox import KubernetesConfig, LocalConfig
+from sandbox import KubernetesConfig, LocalConfig, SandboxSpec
 
 GOOD = """
 taskset = "tasks.jsonl"
@@ -114,6 +115,71 @@ def test_a_mistake_is_one_sentence_that_names_file_key_and_remedy(tmp_path: Path
     assert str(caught.value).startswith(f"{file}: ")
     assert said in str(caught.value)
     assert 1 == len(str(caught.value).splitlines())
+
+
+@pytest.mark.parametrize(
+    ("section", "setting", "said"),
+    [
+        ("conditions", "user = 4294967295", "less than or equal to 4294967294"),
+        ("conditions", "memory_mib = 1", "greater than or equal to 16"),
+        ("conditions", "memory_mib = 100000000000000000000", "less than or equal to 4294967296"),
+        ("conditions", "processes = 1", "greater than or equal to 16"),
+        ("conditions", "processes = 4194305", "less than or equal to 4194304"),
+        ("conditions", "shm_mib = 100000000000000000000", "less than or equal to 4294967296"),
+        ("conditions", "cpu_quota = 1e-7", "greater than or equal to 0.01"),
+        ("conditions", "cpu_quota = 1e30", "less than or equal to 8192"),
+        ("conditions", "visible_cpus = 100000000000000000000", "less than or equal to 8192"),
+        ("conditions", "open_files = 100000000000000000000", "less than or equal to 1073741824"),
+        ("conditions", r'locale = "a\u0000b"', "holds a NUL"),
+        ("conditions", 'locale = ""', "is empty"),
+        ("conditions", 'kernel = ""', "is empty"),
+        ("conditions", 'architecture = ""', "is empty"),
+        ("conditions", 'runtime_class = ""', "is empty"),
+        ("conditions", 'tzdata_version = ""', "is empty"),
+        ("conditions", 'visible_cpus = "1"', "valid integer"),
+        ("conditions", "hash_seed = true", "valid integer"),
+        ("conditions", "attempts = 3.0", "valid integer"),
+        ("conditions", "ipv6 = 1", "valid boolean"),
+        ("conditions", "test_time_limit_s = true", "valid number"),
+        ("limits", "concurrency = true", "valid integer"),
+        ("limits", 'grading_timeout_s = "9"', "valid number"),
+        ("rewards", "resolved = true", "valid number"),
+        ("rewards", 'timed_out = "0"', "valid number"),
+    ],
+)
+def test_a_value_that_cannot_work_is_refused(tmp_path: Path, section: str, setting: str, said: str) -> None:
+    """What no sandbox can be made with, and what is of another type, is a mistake in the file, with what is allowed."""
+    with pytest.raises(UsageError) as caught:
+        load(write(tmp_path, f"{BASE}[{section}]\n{setting}"), {})
+
+    told = str(caught.value)
+    assert told.startswith(f"{tmp_path}/campaign.toml: `{section}.{setting.partition(' ')[0]}` is ")
+    assert said in told
+    assert 1 == len(told.splitlines())
+
+
+@pytest.mark.parametrize(
+    ("environment", "said"),
+    [
+        ('"A=B" = "c"', "'A=B' is no name of an environment variable; correct it or leave it out"),
+        ('"" = "c"', "'' is no name of an environment variable"),
+        ('"9A" = "c"', "'9A' is no name"),
+        (r'A = "b\u0000c"', "holds a NUL"),
+    ],
+)
+def test_an_environment_is_one_that_a_shell_takes(tmp_path: Path, environment: str, said: str) -> None:
+    """As in a recipe; what the variables then do is for whoever declares them to say."""
+    with pytest.raises(UsageError, match=re.escape(said)):
+        load(write(tmp_path, f"{BASE}[conditions.environment]\n{environment}"), {})
+    campaign = load(write(tmp_path, f'{BASE}[conditions.environment]\nPATH = "/nowhere"\nEMPTY = ""'), {})
+    assert {"PATH": "/nowhere", "EMPTY": ""} == campaign.conditions.environment
+
+
+@pytest.mark.parametrize("name", ["cpu_quota", "memory_mib", "processes", "open_files", "shm_mib", "user"])
+def test_what_is_declared_has_the_bounds_of_a_sandbox(name: str) -> None:
+    """Whatever a campaign may declare can be asked of a provider."""
+    assert SandboxSpec.model_fields[name].annotation == Conditions.model_fields[name].annotation
+    assert SandboxSpec.model_fields[name].metadata == Conditions.model_fields[name].metadata
 
 
 def test_two_mistakes_are_told_together(tmp_path: Path) -> None:
