@@ -225,9 +225,27 @@ def load_place(file: Path | None, flags: Mapping[str, Any]) -> Place:
 def _validated(model: type[P], file: Path | None, flags: Mapping[str, Any]) -> P:
     settings = _merged(_read_toml(file) if file else {}, flags)
     try:
-        return model.model_validate(settings)
+        found = model.model_validate(settings)
     except ValidationError as error:
         raise UsageError("\n".join(_sentence(file, dict(one)) for one in error.errors())) from error
+    if told := list(_contradictions(found)):
+        raise UsageError("\n".join(f"{file}: {one}" if file else one for one in told))
+    return found
+
+
+def _contradictions(place: Place) -> Iterator[str]:
+    """What the settings of one campaign declare and themselves deny; each sandbox would find it out anew."""
+    conditions, limits = place.conditions, place.limits
+    if conditions.attempts not in {None, limits.attempts}:
+        yield (
+            f"`conditions.attempts` is {conditions.attempts} and `limits.attempts` is {limits.attempts};"
+            " declare what the limit says, or nothing"
+        )
+    if conditions.test_time_limit_s > limits.grading_timeout_s:
+        yield (
+            f"`conditions.test_time_limit_s` is {conditions.test_time_limit_s:g} and `limits.grading_timeout_s` is"
+            f" {limits.grading_timeout_s:g}, which would cut the tests' time; give the grading more, or the tests less"
+        )
 
 
 def _read_toml(file: Path) -> dict[str, Any]:

@@ -43,7 +43,7 @@ def test_a_group_of_eight_with_two_infrastructure_failures(tmp_path: Path) -> No
 @needs_verifiers
 def test_a_task_that_cannot_be_graded_is_not_run_again(tmp_path: Path) -> None:
     """What another rollout would not mend is a `TaskError`, which rules for sandboxes leave alone."""
-    toy = make_toy(tmp_path, conditions={"test_time_limit_s": 100})
+    toy = make_toy(tmp_path, conditions={"test_time_limit_s": 40, "architecture": "pdp11"})
     with SyncScorer(toy.campaign, grounds=toy.grounds) as scorer:
         traces, runs = asyncio.run(_rollouts(adapter.reward_function(scorer, patch_of=_given), TASK, toy.patches()[:1]))
     assert [["TaskError"]] == [[error.type for error in trace.errors] for trace in traces]

@@ -182,6 +182,24 @@ def test_what_is_declared_has_the_bounds_of_a_sandbox(name: str) -> None:
     assert SandboxSpec.model_fields[name].metadata == Conditions.model_fields[name].metadata
 
 
+def test_settings_that_deny_each_other_are_refused(tmp_path: Path) -> None:
+    """What one campaign declares of the grader and sets otherwise is told before any sandbox, both together."""
+    text = (
+        BASE + "[conditions]\nattempts = 3\ntest_time_limit_s = 100\n[limits]\nattempts = 2\ngrading_timeout_s = 99.5"
+    )
+    file = write(tmp_path, text)
+    with pytest.raises(UsageError) as caught:
+        load(file, {})
+    assert [
+        f"{file}: `conditions.attempts` is 3 and `limits.attempts` is 2; declare what the limit says, or nothing",
+        f"{file}: `conditions.test_time_limit_s` is 100 and `limits.grading_timeout_s` is 99.5, which would cut the"
+        " tests' time; give the grading more, or the tests less",
+    ] == str(caught.value).splitlines()
+    with pytest.raises(UsageError, match=r"is 4000 and `limits\.grading_timeout_s` is 3600"):
+        load_place(None, {"conditions": {"test_time_limit_s": 4000}})
+    assert 3 == load(file, {"limits": {"attempts": 3, "grading_timeout_s": 100}}).conditions.attempts
+
+
 def test_two_mistakes_are_told_together(tmp_path: Path) -> None:
     """A person corrects a file once, not once per mistake."""
     file = write(tmp_path, BASE + "a = 1\nb = 2")
