@@ -19,13 +19,13 @@ from datetime import UTC, datetime
 from typing import Protocol
 
 import anyio
-import structlog
 from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 
 from grader import pace
 from grader.breaker import Breaker
 from grader.record import Evidence, Grading, Submission
 from grader.verdict import Cause, Outcome
+from sandbox.log import Log
 from sandbox.outlast import in_thread
 from tasksets.task import Task
 
@@ -252,7 +252,7 @@ async def graded(job: Job, grade: Grade, grading_timeout_s: float, code_revision
             return await grade(job)
         except Exception as error:
             # grade_one turns infrastructure trouble into a grading; what arrives here is a defect, and is said.
-            structlog.get_logger().exception("grading failed", task_id=job.task.task_id)
+            Log("grader").error("grading failed", exc_info=True, task_id=job.task.task_id)
             reason = f"the grader itself failed ({type(error).__name__}: {error}); please report it"
     return no_verdict(
         job, Cause.INFRASTRUCTURE, reason, code_revision, started_at=started_at, seconds=time.monotonic() - began

@@ -19,7 +19,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import structlog
 from anyio import move_on_after, to_thread
 
 from grader import apply, channel, conditions, probe, reward, suite, tamper
@@ -33,6 +32,7 @@ from grader.shortage import memory_kills, refuse_after_memory_kills
 from grader.verdict import Cause, Judgement, LogResults, Outcome, judge
 from sandbox import Provider, Sandbox, SandboxError
 from sandbox.errors import ImageError, ProviderUnavailable
+from sandbox.log import Log
 from tasksets.task import Task, TestPlan
 
 _ROOM_FOR_REFERENCE = 0.5
@@ -65,7 +65,7 @@ async def grade_one(
         with move_on_after(limits.grading_timeout_s):
             await route.go()
     except Exception as error:
-        structlog.get_logger().exception("a grading broke off", task_id=task.task_id)
+        Log("grader").error("a grading broke off", exc_info=True, task_id=task.task_id)
         route.end = route.end or _no_verdict(f"the grader failed ({type(error).__name__}: {error}); please report it")
     end = route.end or _no_verdict(
         f"the grading did not end within its {limits.grading_timeout_s:g} s; look at where its phases spent them"
@@ -91,7 +91,7 @@ async def grade_one(
         evidence=route.evidence(code_revision),
         started_at=started_at,
     )
-    structlog.get_logger().info(
+    Log("grader").info(
         "grading",
         task_id=task.task_id,
         model=submission.model_name_or_path,

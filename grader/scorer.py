@@ -25,7 +25,6 @@ from functools import partial
 from typing import NamedTuple
 
 import anyio
-import structlog
 from anyio.abc import TaskGroup
 from anyio.streams.memory import MemoryObjectSendStream
 
@@ -43,6 +42,7 @@ from grader.samples import Pair, Patch, as_bytes, pairs_of, read_pairs
 from grader.tally import REFUSALS
 from grader.verdict import Cause, Outcome
 from sandbox.errors import SandboxError
+from sandbox.log import Log
 from tasksets.images import Recipe
 from tasksets.task import Task
 
@@ -261,7 +261,7 @@ class _Desk:
             # One group's image never ends the others' gradings: what is no `SandboxError` is a defect, and is said.
             reason = f"{NOT_BUILT}: {error}"
             if not isinstance(error, SandboxError):
-                structlog.get_logger().exception("an image was not built", task_id=job.task.task_id)
+                Log("grader").error("an image was not built", exc_info=True, task_id=job.task.task_id)
                 reason = f"{NOT_BUILT} ({type(error).__name__}: {error}); please report it"
             grading = no_verdict(job, Cause.INFRASTRUCTURE, reason, self.revision)
         else:

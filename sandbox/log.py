@@ -1,17 +1,22 @@
-"""The room's log. Telling what happens never changes what happens: a line that cannot be written is dropped.
+"""The log. Telling what happens never changes what happens: a line that cannot be written is dropped.
 
-Those who own sandboxes write it between their steps, also while everything ends and stderr is closed already.
+Those who own sandboxes write it between their steps, also while everything ends and stderr is closed already. A program
+that configures structlog gets every line as it wants it. Where none does, warnings and worse go to stderr, with
+tracebacks without the values of variables (patches, tasks). Nothing goes to stdout, which is the program's.
 """
 
 from __future__ import annotations
 
 import contextlib
+import logging
+import sys
+from typing import Any
 
 import structlog
 
 
 class Log:
-    """structlog under a name, as the program has configured it. Nothing here ever raises."""
+    """structlog under a name, as the program has configured it or as the module says. Nothing here ever raises."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -27,4 +32,17 @@ class Log:
 
     def _tell(self, level: str, event: str, facts: dict[str, object]) -> None:
         with contextlib.suppress(Exception):
-            getattr(structlog.get_logger(self._name), level)(event, **facts)
+            logger = structlog.get_logger(self._name) if structlog.is_configured() else _plain()
+            getattr(logger, level)(event, **facts)
+
+
+def _plain() -> Any:
+    processors: list[structlog.typing.Processor] = [
+        structlog.contextvars.merge_contextvars,
+        structlog.processors.add_log_level,
+        structlog.processors.TimeStamper(fmt="iso", utc=True),
+        structlog.processors.ExceptionRenderer(),
+        structlog.processors.LogfmtRenderer(key_order=["timestamp", "level", "event"]),
+    ]
+    chosen = structlog.make_filtering_bound_logger(logging.WARNING)
+    return structlog.wrap_logger(structlog.PrintLogger(sys.stderr), processors=processors, wrapper_class=chosen)

@@ -261,3 +261,18 @@ async def test_fewer_are_in_flight_while_the_machine_is_loaded(tmp_path: Path, m
     assert [3, 2, 1, 2, 3, 4] == watcher.limits
     assert (4, 1, 4) == (watcher.most_in_flight, min(seen), max(seen[-50:]))
     assert 300 == len(watcher.told)
+
+
+async def test_a_defect_is_told_on_stderr_without_what_it_held(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """stdout holds results alone, and no screen shows patches or tasks because a grading failed."""
+
+    async def grade(job: Job) -> Grading:
+        patch = f"secret {1 + 1}"
+        raise KeyError(len(patch))
+
+    with opened(tmp_path) as ledger:
+        await stopped(jobs(1), ledger, Watcher(), grade=grade)
+    out, err = capsys.readouterr()
+    assert ("", True, False) == (out, "KeyError: 8" in err, "secret 2" in err)

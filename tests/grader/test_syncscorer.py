@@ -20,8 +20,10 @@ from grader.syncscorer import SyncScorer
 from tests.grader.groups import KILLED, REWARDS, TASK, make_toy
 
 
-def test_a_group_from_a_thread_with_a_running_loop_or_without(tmp_path: Path) -> None:
-    """It waits where no loop runs, waits inside a running loop, and can be awaited in any."""
+def test_a_group_from_a_thread_with_a_running_loop_or_without(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It waits where no loop runs, waits inside a running loop, and can be awaited in any; stdout is the trainer's."""
     toy = make_toy(tmp_path)
 
     async def inside(scorer: SyncScorer) -> list[list[float | None]]:
@@ -33,6 +35,7 @@ def test_a_group_from_a_thread_with_a_running_loop_or_without(tmp_path: Path) ->
         assert REWARDS == scorer.score_group(TASK, toy.patches()).rewards
         assert [REWARDS[:2], REWARDS[3:5]] == asyncio.run(inside(scorer))
     assert (8, 0) == (toy.made, toy.alive)
+    assert "" == capsys.readouterr().out
 
 
 def test_calls_from_many_threads_share_one_grading(tmp_path: Path) -> None:
