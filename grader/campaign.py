@@ -157,7 +157,8 @@ class Limits(BaseModel):
     acquire_timeout_s: float = Field(default=300.0, gt=0)
     """Waiting for a sandbox, all phases of its create included."""
     grading_timeout_s: float = Field(default=3600.0, gt=0)
-    """One grading in all: create, probe, apply, suite, stop, every attempt."""
+    """One grading in all: create, probe, apply, suite, stop, every attempt. Where it is not given and the tests may run
+    for longer than half of it, it is twice their limit."""
     max_log_mib: int = Field(default=64, gt=0, le=64)
     """Beyond this a log loses its middle and says so. At most 64: the daemon keeps no more of one command's output."""
 
@@ -228,9 +229,17 @@ def _validated(model: type[P], file: Path | None, flags: Mapping[str, Any]) -> P
         found = model.model_validate(settings)
     except ValidationError as error:
         raise UsageError("\n".join(_sentence(file, dict(one)) for one in error.errors())) from error
+    found = _with_time_for_the_tests(found)
     if told := list(_contradictions(found)):
         raise UsageError("\n".join(f"{file}: {one}" if file else one for one in told))
     return found
+
+
+def _with_time_for_the_tests(place: P) -> P:
+    wanted_s = 2 * place.conditions.test_time_limit_s
+    if "grading_timeout_s" in place.limits.model_fields_set or wanted_s <= place.limits.grading_timeout_s:
+        return place
+    return place.model_copy(update={"limits": place.limits.model_copy(update={"grading_timeout_s": wanted_s})})
 
 
 def _contradictions(place: Place) -> Iterator[str]:

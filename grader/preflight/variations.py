@@ -13,6 +13,8 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
+from pydantic import ValidationError
+
 from grader.campaign import Conditions
 from tasksets.task import Task
 
@@ -68,6 +70,14 @@ class Variation:
         """The campaign's conditions with this one changed."""
         return Conditions.model_validate({**conditions.model_dump(), **self.conditions})
 
+    def can_be_declared(self, conditions: Conditions) -> bool:
+        """Whether it is within what a campaign may ask for."""
+        try:
+            self.on(conditions)
+        except ValidationError:
+            return False
+        return True
+
 
 def variations(conditions: Conditions) -> Iterator[Variation]:
     """Every condition that can differ from what is declared, each with the values that are worth a try."""
@@ -87,7 +97,9 @@ def variations(conditions: Conditions) -> Iterator[Variation]:
     for name in ("memory_mib", "shm_mib", "open_files", "processes", "test_time_limit_s"):
         limit = getattr(conditions, name)
         if limit is not None:
-            yield Variation(name, f"{limit * TIMES:g}", {name: limit * TIMES})
+            more = Variation(name, f"{limit * TIMES:g}", {name: limit * TIMES})
+            if more.can_be_declared(conditions):
+                yield more
     yield Variation("test_order", "as_written", task=_in_order)
     yield Variation("clock", "task_creation", task=_at_its_creation)
 

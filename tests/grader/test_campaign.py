@@ -195,8 +195,6 @@ def test_settings_that_deny_each_other_are_refused(tmp_path: Path) -> None:
         f"{file}: `conditions.test_time_limit_s` is 100 and `limits.grading_timeout_s` is 99.5, which would cut the"
         " tests' time; give the grading more, or the tests less",
     ] == str(caught.value).splitlines()
-    with pytest.raises(UsageError, match=r"is 4000 and `limits\.grading_timeout_s` is 3600"):
-        load_place(None, {"conditions": {"test_time_limit_s": 4000}})
     assert 3 == load(file, {"limits": {"attempts": 3, "grading_timeout_s": 100}}).conditions.attempts
 
 
@@ -225,6 +223,17 @@ def test_a_campaign_names_its_provider_and_that_provider_s_settings(tmp_path: Pa
         campaign.provider.kubeconfig,
         campaign.provider.pacing.burst,
     )
+
+
+def test_a_grading_has_time_for_its_tests_unless_it_is_told_otherwise(tmp_path: Path) -> None:
+    """Whoever asks for a longer time limit alone does not have to know of the other."""
+    file = write(tmp_path, BASE)
+    asked = {"conditions": {"test_time_limit_s": 7200.0}}
+    assert 3600 == load(file, {}).limits.grading_timeout_s
+    assert 14400 == load(file, asked).limits.grading_timeout_s
+    assert 7300 == load(file, {**asked, "limits": {"grading_timeout_s": 7300.0}}).limits.grading_timeout_s
+    with pytest.raises(UsageError, match=r"is 7200 and `limits\.grading_timeout_s` is 3600"):
+        load(file, {**asked, "limits": {"grading_timeout_s": 3600.0}})
 
 
 def test_a_home_directory_is_no_folder_beside_the_file(tmp_path: Path) -> None:

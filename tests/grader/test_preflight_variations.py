@@ -55,6 +55,14 @@ def test_each_variation_changes_its_own_condition_alone(declared: Conditions) ->
         assert variation.conditions or variation.task(task("run")) != task("run")
 
 
+def test_no_variation_is_beyond_what_can_be_declared() -> None:
+    """Four times a limit near its end is none."""
+    most = FULL.model_copy(update={"processes": 2_000_000})
+    found = list(variations(most))
+    assert {"memory_mib", "open_files"} <= {one.name for one in found if one.on(most)}
+    assert "processes" not in {one.name for one in found}
+
+
 def test_every_condition_that_can_be_varied_is_varied_where_it_is_declared() -> None:
     """The names that `--vary` takes are those that occur, and no two re-runs share a ledger."""
     found = list(variations(FULL))
