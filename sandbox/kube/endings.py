@@ -74,6 +74,9 @@ _EVENTS: dict[str, Cause] = {
 REASONS_OF_ENDS = tuple(_EVENTS)
 """Of events: those that tell why a pod ended."""
 
+_CALLED_OFF = "Cancelling"
+"""So begins the note, under the same reason, that a taint was taken away before its pods had to go."""
+
 KILLED_EXIT = 128 + 9
 _BY_ANOTHER = "the pod was deleted, and not by this run"
 
@@ -129,14 +132,14 @@ def _end_of_the_container(pod: Pod, ended: Terminated, lifetime_s: float) -> End
 
 
 def ending_of_a_vanished(last: Pod | None, events: Sequence[PodEvent] | None, *, lifetime_s: float) -> Ending:
-    """Why a pod is gone, or going, that we did not delete: from its last snapshot and what the cluster noted, where
-    that could be read."""
+    """Why a pod is gone, or going, that we did not delete: from its last snapshot and the last that the cluster noted,
+    where that could be read."""
     known = ending(last, lifetime_s=lifetime_s) if last is not None else None
     if known is not None and known.cause != "deleted":
         return known
     node, exit_code = (last.node, _exit_code(last)) if last is not None else (None, None)
-    for event in events or ():
-        if event.reason in _EVENTS:
+    for event in reversed(events or ()):
+        if event.reason in _EVENTS and not event.message.startswith(_CALLED_OFF):
             cause = _by_a_taint(_EVENTS[event.reason], last)
             return Ending(cause, f"{event.reason}: {event.message}", node, exit_code)
     if last is not None and last.node_silent:

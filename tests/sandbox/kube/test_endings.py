@@ -130,6 +130,23 @@ def test_a_taint_empties_a_node_or_gives_it_up() -> None:
     assert [("evicted", 0), ("node_lost", None)] == [(one.cause, one.exit_code) for one in (told, untold)]
 
 
+def test_a_taint_that_was_taken_away_again_ended_nothing() -> None:
+    """The cluster notes under one reason that it means to delete a pod, and that it does not."""
+    last = parse_pod(raw_pod(metadata=DELETING))
+    called_off = PodEvent("TaintManagerEviction", "Cancelling deletion of Pod ns/sb")
+    marked = PodEvent("TaintManagerEviction", "Marking for deletion Pod ns/sb")
+    notes = ([called_off], [called_off, marked])
+
+    assert ["deleted", "node_lost"] == [ending_of_a_vanished(last, noted, lifetime_s=100).cause for noted in notes]
+
+
+def test_the_last_note_of_an_end_is_the_one_that_counts() -> None:
+    """Whatever the cluster had meant to do with the pod before."""
+    notes = [PodEvent("TaintManagerEviction", "Marking for deletion Pod ns/sb"), PodEvent("Preempted", "by ns/other")]
+
+    assert "preempted" == ending_of_a_vanished(parse_pod(raw_pod()), notes, lifetime_s=100).cause
+
+
 def test_what_failed_on_the_way_to_a_container_is_found() -> None:
     """The last failure that the node noted; None where it noted none."""
     noted = [PodEvent("FailedMount", "one"), PodEvent("FailedMount", "two"), PodEvent("Pulling", "x")]
