@@ -146,8 +146,8 @@ class PodEvent:
     name: str = ""
     """The pod's, and its UID: "" where whoever noted it left that out."""
     uid: str = ""
-    at: str = ""
-    """When, in a form that sorts."""
+    at: float = 0.0
+    """When it was noted last. Some components tell whole seconds only. 0.0: it is not told."""
 
 
 def parse_events(raw: Raw) -> tuple[list[PodEvent], str]:
@@ -168,7 +168,7 @@ def _event(raw: EventJSON) -> PodEvent:
         raw.get("message") or "",
         about.get("name") or "",
         about.get("uid") or "",
-        raw.get("lastTimestamp") or raw.get("eventTime") or "",
+        parse_time(raw.get("lastTimestamp") or raw.get("eventTime")) or 0.0,
     )
 
 

@@ -129,6 +129,21 @@ async def test_events_of_another_pod_of_the_name_are_no_evidence(cluster: StandI
         assert ["Preempted", "Evicted"] == [one.reason for one in noted or ()]
 
 
+async def test_notes_are_told_in_the_order_of_their_times(cluster: StandIn, events: Events) -> None:
+    """Whether a component tells whole seconds, parts of them or nothing at all."""
+    cluster.events = [
+        event("Third", at="2026-01-01T00:00:01Z"),
+        {**event("Second", at=""), "eventTime": "2026-01-01T00:00:00.900000Z"},
+        event("First", at="2026-01-01T00:00:00Z"),
+        {**event("Fourth", at="2026-01-01T00:00:02Z"), "eventTime": "2026-01-01T00:00:00.500000Z"},
+        event("Untold", at=""),
+    ]
+
+    noted = await events.about(pod())
+
+    assert ["Untold", "First", "Second", "Third", "Fourth"] == [one.reason for one in noted or ()]
+
+
 async def test_a_lease_is_renewed_beside_all_that_want_to_know(cluster: StandIn) -> None:
     """However many ask for events, and whatever else is under way, there is a connection for it."""
     cluster.slow_s["GET", "events"] = 30.0
