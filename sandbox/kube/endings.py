@@ -41,7 +41,7 @@ _LOST: dict[Cause, tuple[type[SandboxLost], str]] = {
     "deleted": (DeletedByAnother, "find who deletes pods in this namespace; take a new sandbox"),
     "replaced": (Replaced, "find who makes pods with our names in this namespace; take a new sandbox"),
     "ended": (ContainerEnded, "take a new sandbox"),
-    "rejected_by_node": (SandboxLost, "the node's resources changed after scheduling; take a new sandbox"),
+    "rejected_by_node": (SandboxLost, "take a new sandbox; where its node refuses them all, mend what it names"),
 }
 
 _POD_REASONS: dict[str, Cause] = {
@@ -53,9 +53,28 @@ _POD_REASONS: dict[str, Cause] = {
     "Shutdown": "node_lost",
     "Terminated": "node_lost",
     "DeadlineExceeded": "lifetime",
-    "NodeAffinity": "rejected_by_node",
-    "UnexpectedAdmissionError": "rejected_by_node",
 }
+
+_REFUSALS = {
+    "AppArmor",
+    "Forbidden",
+    "InvalidNodeInfo",
+    "NoNewPrivs",
+    "NodeAffinity",
+    "NodeName",
+    "NodePorts",
+    "PodOSNotSupported",
+    "PodOSSelectorNodeLabelDoesNotMatch",
+    "ProcMount",
+    "SysctlForbidden",
+    "TaintToleration",
+    "TopologyAffinityError",
+    "UnexpectedAdmissionError",
+    "UnexpectedPredicateFailureType",
+    "UnknownReason",
+}
+"""Of a node that will not have a pod which the scheduler gave it (kubelet's `lifecycle` and its admit handlers); beside
+these it says what it is out of: `OutOfcpu`, `OutOfpods`, ..."""
 
 _DISRUPTIONS: dict[str, Cause] = {
     "PreemptionByScheduler": "preempted",
@@ -299,7 +318,7 @@ def ended_early(sandbox_id: str, phase: str, end: Ending) -> CreateError:
 
 
 def _end_of_the_pod(pod: Pod) -> Cause | None:
-    if pod.reason.startswith("OutOf"):
+    if pod.phase == "Failed" and (pod.reason.startswith("OutOf") or pod.reason in _REFUSALS):
         return "rejected_by_node"
     if pod.reason in _POD_REASONS and pod.phase in {"Failed", "Unknown"}:
         return _POD_REASONS[pod.reason]

@@ -55,6 +55,15 @@ def silent(**changes: Any) -> dict[str, Any]:
     return raw_pod(conditions=marks, **changes)
 
 
+def refused(reason: str) -> dict[str, Any]:
+    """As a node marks a pod that it will not have."""
+    return raw_pod(phase="Failed", reason=reason, message="Pod was rejected", containerStatuses=[])
+
+
+REFUSALS = [
+    *("OutOfcpu", "OutOfmemory", "OutOfpods", "OutOfephemeral-storage", "NodeAffinity", "NodePorts", "TaintToleration"),
+    *("TopologyAffinityError", "SysctlForbidden", "Forbidden", "AppArmor", "PodOSNotSupported", "InvalidNodeInfo"),
+]
 ENDINGS = [
     (terminated(137, "OOMKilled"), "out_of_memory", OutOfMemory),
     (terminated(137, "Error"), "ended", ContainerEnded),
@@ -70,7 +79,7 @@ ENDINGS = [
     (raw_pod(phase="Failed", reason="Evicted", containerStatuses=[]), "evicted", Evicted),
     (raw_pod(phase="Failed", reason="Preempting", containerStatuses=[]), "preempted", Preempted),
     (raw_pod(phase="Unknown", reason="NodeLost"), "node_lost", NodeLost),
-    (raw_pod(phase="Failed", reason="OutOfcpu", containerStatuses=[]), "rejected_by_node", SandboxLost),
+    *((refused(reason), "rejected_by_node", SandboxLost) for reason in REFUSALS),
     (terminated(0, "Completed", metadata={"deletionTimestamp": "2026-01-01T00:01:00Z"}), "deleted", DeletedByAnother),
     (disrupted("PreemptionByScheduler"), "preempted", Preempted),
     (disrupted("DeletionByTaintManager"), "node_lost", NodeLost),
