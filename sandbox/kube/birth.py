@@ -104,7 +104,9 @@ async def run(ticket: PodTicket, owner: Owner, events: Events, config: Kubernete
             known = await _explained(pod, events, known)
             if _is_old(pod, owner):
                 continue
-            _judge(ticket, pod, known)
+            if _judge(ticket, pod, known) and ticket.clock.phase == "start":
+                ticket.clock.enter("pull")
+                deadline = time.monotonic() + budgets.pull_s
         left_s = deadline - time.monotonic()
         if left_s > 0:
             await owner.change(left_s)
@@ -126,14 +128,13 @@ async def _explained(pod: Pod, events: Events, known: tuple[PodEvent, ...]) -> t
     return await events.about(pod) or ()
 
 
-def _judge(ticket: PodTicket, pod: Pod, events: Sequence[PodEvent]) -> None:
-    """Raise for what will not pass; note what may."""
+def _judge(ticket: PodTicket, pod: Pod, events: Sequence[PodEvent]) -> bool:
+    """Raise for what will not pass; note what may. Whether that is its image."""
     found = trouble(pod, events)
     ticket.waits_for = found.said if found is not None else ""
-    if found is not None and found.kind == "image" and ticket.clock.phase == "start":
-        ticket.clock.enter("pull")
     if found is not None and found.for_good:
         raise create_failure(ticket.sandbox_id, ticket.spec.image, found)
+    return found is not None and found.kind == "image"
 
 
 def _extended(ticket: PodTicket, pod: Pod | None, events: Sequence[PodEvent] | None, config: KubernetesConfig) -> float:

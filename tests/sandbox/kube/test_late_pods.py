@@ -13,7 +13,7 @@ import pytest
 
 from sandbox import KubernetesConfig, SandboxSpec, open_provider
 from sandbox.config import PhaseBudgets
-from sandbox.errors import CreateError
+from sandbox.errors import CreateError, ImageError
 from sandbox.kube import pulls
 from tests.sandbox.kube.pods import container
 from tests.sandbox.kube.standin import StandIn
@@ -34,14 +34,14 @@ def config(cluster: StandIn, *, start_s: float, pull_s: float = 30.0) -> Kuberne
     return KubernetesConfig(kubeconfig=cluster.kubeconfig(), guard="unguarded", budgets=budgets)
 
 
-def hold_back(cluster: StandIn, *, until_s: float | None, reason: str = "ContainerCreating") -> None:
+def hold_back(cluster: StandIn, *, until_s: float | None, reason: str = "ContainerCreating", message: str = "") -> None:
     """New pods get a node at once, and run after a while, or never."""
 
     def status(pod: dict[str, Any]) -> dict[str, Any]:
         pod["spec"]["nodeName"] = "node1"
         if until_s is not None:
             asyncio.get_running_loop().call_later(until_s, cluster.start, pod["metadata"]["name"])
-        return {"phase": "Pending", "containerStatuses": [container(waiting={"reason": reason})]}
+        return {"phase": "Pending", "containerStatuses": [container(waiting={"reason": reason, "message": message})]}
 
     cluster.status_of_new = status
 
@@ -71,6 +71,27 @@ async def test_a_pod_of_which_nothing_can_be_read_is_given_up_in_the_end(cluster
             async with provider.sandbox(SPEC):
                 pass
         assert 1.5 <= time.monotonic() - began
+
+
+async def test_an_image_in_trouble_has_the_budget_of_a_pull(cluster: StandIn) -> None:
+    """A registry that asks to wait is waited for, beyond what a start may take."""
+    hold_back(cluster, until_s=1.5, reason="ErrImagePull", message="429 Too Many Requests")
+
+    async with open_provider(config(cluster, start_s=0.3)) as provider, provider.sandbox(SPEC) as box:
+        assert 0 == (await box.run("true", timeout_s=10)).exit_code
+        assert (box.phases.pull_s or 0.0) > 1.0
+
+
+async def test_an_image_that_is_not_had_in_time_is_told_with_the_budget_that_it_had(cluster: StandIn) -> None:
+    """And in the registry's words."""
+    hold_back(cluster, until_s=None, reason="ErrImagePull", message="429 Too Many Requests")
+
+    async with open_provider(config(cluster, start_s=0.3, pull_s=1.0)) as provider:
+        began = time.monotonic()
+        with pytest.raises(ImageError, match=r"was not on its node in 1 s: ErrImagePull: 429"):
+            async with provider.sandbox(SPEC):
+                pass
+        assert 1.0 <= time.monotonic() - began
 
 
 @pytest.mark.parametrize(
