@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Sequence
 
@@ -28,6 +29,8 @@ from sandbox.pacing import Permit
 
 ASK_AGAIN_S = 1.0
 """After a question about a late pod that the cluster did not answer."""
+EXPLAIN_AGAIN_S = 2.0
+"""Between two questions why a pod waits for its image."""
 
 
 async def be_stored(owner: Owner, permit: Permit) -> None:
@@ -79,15 +82,15 @@ async def run(ticket: PodTicket, owner: Owner, events: Events, config: Kubernete
     ticket.clock.enter("schedule")
     budgets = config.budgets
     deadline = time.monotonic() + budgets.schedule_s
-    known: tuple[PodEvent, ...] = ()
+    noted = _Noted(events)
     while True:
         pod = owner.pod
         if owner.pod_gone:
-            noted = await events.about_end(pod) if pod is not None else ()
+            of_the_end = await events.about_end(pod) if pod is not None else ()
             raise ended_early(
                 ticket.sandbox_id,
                 ticket.clock.phase or "schedule",
-                ending_of_a_vanished(pod, noted, lifetime_s=ticket.spec.lifetime_s),
+                ending_of_a_vanished(pod, of_the_end, lifetime_s=ticket.spec.lifetime_s),
             )
         if pod is not None:
             end = ending(pod, lifetime_s=ticket.spec.lifetime_s)
@@ -101,7 +104,7 @@ async def run(ticket: PodTicket, owner: Owner, events: Events, config: Kubernete
             if pod.node is not None and ticket.clock.phase == "schedule":
                 ticket.clock.enter("start")
                 deadline = time.monotonic() + budgets.start_s
-            known = await _explained(pod, events, known)
+            known = await noted.about(pod)
             if _is_old(pod, owner):
                 continue
             if _judge(ticket, pod, known) and ticket.clock.phase == "start":
@@ -109,7 +112,7 @@ async def run(ticket: PodTicket, owner: Owner, events: Events, config: Kubernete
                 deadline = time.monotonic() + budgets.pull_s
         left_s = deadline - time.monotonic()
         if left_s > 0:
-            await owner.change(left_s)
+            await owner.change(min(left_s, noted.due_in_s(pod)))
             continue
         late = await events.about(pod) if ticket.clock.phase == "start" and pod is not None else ()
         if not _is_old(pod, owner):
@@ -121,11 +124,30 @@ def _is_old(pod: Pod | None, owner: Owner) -> bool:
     return owner.pod is not pod or owner.pod_gone
 
 
-async def _explained(pod: Pod, events: Events, known: tuple[PodEvent, ...]) -> tuple[PodEvent, ...]:
-    """The pod's events, where its status hides the reason."""
-    if known or pod.waiting is None or pod.waiting.reason != "ImagePullBackOff":
-        return known
-    return await events.about(pod) or ()
+class _Noted:
+    """A pod's events, where its status hides why it waits. Asked for anew when that has changed, but not at once."""
+
+    def __init__(self, events: Events) -> None:
+        self._events = events
+        self._known: tuple[PodEvent, ...] = ()
+        self._known_of: str | None = None
+        """The version of the pod that they were last asked for."""
+        self._again_at = 0.0
+
+    async def about(self, pod: Pod) -> tuple[PodEvent, ...]:
+        """What is known now."""
+        if self.due_in_s(pod) == 0.0:
+            told = await self._events.about(pod)
+            self._again_at = time.monotonic() + EXPLAIN_AGAIN_S
+            if told is not None:
+                self._known, self._known_of = told, pod.version
+        return self._known
+
+    def due_in_s(self, pod: Pod | None) -> float:
+        """When to ask next. Infinite: there is nothing to ask."""
+        if pod is None or pod.waiting is None or pod.waiting.reason != "ImagePullBackOff":
+            return math.inf
+        return math.inf if pod.version == self._known_of else max(0.0, self._again_at - time.monotonic())
 
 
 def _judge(ticket: PodTicket, pod: Pod, events: Sequence[PodEvent]) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ import pytest
 from sandbox import KubernetesConfig, SandboxSpec, open_provider
 from sandbox.config import PhaseBudgets
 from sandbox.errors import CreateError, ImageError
-from sandbox.kube import pulls
+from sandbox.kube import birth, pulls
 from tests.sandbox.kube.pods import container
 from tests.sandbox.kube.standin import StandIn
 
@@ -48,6 +48,12 @@ def hold_back(cluster: StandIn, *, until_s: float | None, reason: str = "Contain
 
 def refuse_events(verb: str, kind: str) -> tuple[int, str, str] | None:
     return (503, "ServiceUnavailable", "busy") if kind == "events" else None
+
+
+async def until(happened: Callable[[], bool]) -> None:
+    with anyio.fail_after(10):
+        while not happened():
+            await anyio.sleep(0.01)
 
 
 async def test_a_late_pod_of_which_nothing_can_be_read_may_be_pulling(cluster: StandIn) -> None:
@@ -92,6 +98,45 @@ async def test_an_image_that_is_not_had_in_time_is_told_with_the_budget_that_it_
             async with provider.sandbox(SPEC):
                 pass
         assert 1.0 <= time.monotonic() - began
+
+
+async def test_what_a_back_off_hides_is_asked_again_when_it_has_changed(
+    cluster: StandIn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The registry's second answer is heard though the first gave hope, and a pod that changes often costs no more."""
+    monkeypatch.setattr(birth, "EXPLAIN_AGAIN_S", 1.0)
+    cluster.events = [{"reason": "Failed", "message": "Failed to pull image: 429 Too Many Requests"}]
+    hold_back(cluster, until_s=None, reason="ImagePullBackOff", message="Back-off pulling image")
+
+    async def fail_otherwise() -> None:
+        await until(lambda: ("GET", "events") in cluster.requests)
+        [name] = cluster.pods
+        for number in range(20):
+            await anyio.sleep(0.01)
+            cluster.set_status(name, message=f"try {number}")
+        cluster.events.append({"reason": "Failed", "message": "Failed to pull image: manifest unknown"})
+
+    async with open_provider(config(cluster, start_s=30)) as provider, asyncio.TaskGroup() as group:
+        group.create_task(fail_otherwise())
+        with anyio.fail_after(8), pytest.raises(ImageError, match="manifest unknown"):
+            async with provider.sandbox(SPEC):
+                pass
+    assert 2 == cluster.requests.count(("GET", "events"))
+
+
+async def test_an_image_in_trouble_that_stays_as_it_is_is_asked_about_once(
+    cluster: StandIn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However long it is waited for."""
+    monkeypatch.setattr(birth, "EXPLAIN_AGAIN_S", 0.1)
+    cluster.events = [{"reason": "Failed", "message": "Failed to pull image: 429 Too Many Requests"}]
+    hold_back(cluster, until_s=None, reason="ImagePullBackOff", message="Back-off pulling image")
+
+    async with open_provider(config(cluster, start_s=30, pull_s=1.0)) as provider:
+        with pytest.raises(ImageError, match="429"):
+            async with provider.sandbox(SPEC):
+                pass
+    assert 1 == cluster.requests.count(("GET", "events"))
 
 
 @pytest.mark.parametrize(
