@@ -29,6 +29,8 @@ from sandbox.pacing import Permit
 
 ASK_AGAIN_S = 1.0
 """After a question about a late pod that the cluster did not answer."""
+LOOK_S = 5.0
+"""How long a pod may take to be read of which nothing was heard."""
 EXPLAIN_AGAIN_S = 2.0
 """Between two questions why a pod waits for its image."""
 
@@ -83,6 +85,7 @@ async def run(ticket: PodTicket, owner: Owner, events: Events, config: Kubernete
     budgets = config.budgets
     deadline = time.monotonic() + budgets.schedule_s
     noted = _Noted(events)
+    was_looked_at = False
     while True:
         pod = owner.pod
         if owner.pod_gone:
@@ -114,6 +117,10 @@ async def run(ticket: PodTicket, owner: Owner, events: Events, config: Kubernete
         if left_s > 0:
             await owner.change(min(left_s, noted.due_in_s(pod)))
             continue
+        if ticket.clock.phase == "schedule" and not was_looked_at and (pod is None or pod.unschedulable is None):
+            was_looked_at = True
+            await _look(ticket, owner)
+            continue
         late = await events.about(pod) if ticket.clock.phase == "start" and pod is not None else ()
         if not _is_old(pod, owner):
             deadline = _extended(ticket, pod, late, config)
@@ -122,6 +129,26 @@ async def run(ticket: PodTicket, owner: Owner, events: Events, config: Kubernete
 def _is_old(pod: Pod | None, owner: Owner) -> bool:
     """Whether there was news of the pod while something else was waited for."""
     return owner.pod is not pod or owner.pod_gone
+
+
+async def _look(ticket: PodTicket, owner: Owner) -> None:
+    """See for ourselves what the scheduler is to be blamed for. Raises where the cluster cannot be read."""
+    failure = await owner.refresh(within_s=LOOK_S)
+    if failure is None:
+        return
+    if failure.status in {401, 403}:
+        raise ProviderUnavailable(
+            f"the API server does not let us read pods: {failure.said}; give the role that docs/kubernetes.md lists",
+            status=failure.status,
+            said=failure.said,
+        )
+    raise CreateError(
+        f"what became of sandbox {ticket.sandbox_id} is not known, the cluster cannot be read: {failure}; see to the "
+        "API server and the way to it",
+        phase="schedule",
+        status=failure.status,
+        said=failure.said,
+    )
 
 
 class _Noted:

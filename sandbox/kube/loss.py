@@ -35,7 +35,7 @@ async def explained(
             while not (over := is_over(owner, running.uid)):
                 await owner.change()
         if not over:
-            await owner.refresh()
+            await owner.refresh(within_s=EXPLAIN_S)
             over = is_over(owner, running.uid)
         seen = owner.pod or running
         if seen.uid != running.uid:

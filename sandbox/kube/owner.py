@@ -15,6 +15,7 @@ from sandbox.kube import ownership as rules
 from sandbox.kube.api import (
     Absent,
     Api,
+    ApiFailure,
     CreateAnswer,
     Created,
     DeleteAccepted,
@@ -25,7 +26,7 @@ from sandbox.kube.api import (
     Throttled,
     Unknown,
 )
-from sandbox.kube.snapshot import Pod
+from sandbox.kube.snapshot import Pod, parse_pod
 from sandbox.log import Log
 
 Spawn = Callable[[Coroutine[Any, Any, None]], object]
@@ -128,18 +129,23 @@ class Owner:
         if self.pod is not None and self.claim.uid != self.pod.uid:
             self.pod_gone = True
 
-    async def refresh(self) -> None:
-        """Look at the pod now, for who does not trust the watch alone."""
-        async with self._api.lane:
-            asked_at = time.monotonic()
-            answer = await self._api.read_pod(self.claim.name)
-        match answer:
-            case Found(pod):
-                self.on_pod(pod)
-            case Absent():
-                self.on_not_listed(asked_at)
-            case _:
-                pass
+    async def refresh(self, *, within_s: float) -> ApiFailure | None:
+        """Look at the pod now, for who does not trust the watch alone. Returns what kept it from being read."""
+        try:
+            async with asyncio.timeout(within_s), self._api.lane:
+                asked_at = time.monotonic()
+                pod = parse_pod(await self._api.call("GET", self._api.path("pods", self.claim.name)))
+        except TimeoutError:
+            return ApiFailure("read the pod", 0, "Timeout", f"none within {within_s:.1f} s")
+        except ValueError as error:
+            return ApiFailure("read the pod", 0, "Garbled", str(error))
+        except ApiFailure as failure:
+            if failure.status != 404 or failure.reason != "NotFound":
+                return failure
+            self.on_not_listed(asked_at)
+        else:
+            self.on_pod(pod)
+        return None
 
     def stop(self) -> None:
         """Ask for nothing any more: there is nobody to ask."""

@@ -46,7 +46,7 @@ class StandIn:
         self.is_mute = False
         """Watches are held open and tell nothing."""
         self.slow_s: dict[tuple[str, str], float] = {}
-        """How long the answer about a lease or events is held back once it was carried out, by verb and kind."""
+        """How long the answer about pods, a lease or events is held back once it was carried out, by verb and kind."""
         self.most_at_once: Counter[str] = Counter()
         """Requests that were under way together, by kind."""
         self._under_way: Counter[str] = Counter()
@@ -85,7 +85,9 @@ class StandIn:
     async def _carry_out(self, request: web.Request, verb: str, kind: str, name: str | None) -> web.StreamResponse:
         body = json.loads(await request.read() or b"{}")
         if kind == "pods":
-            return await self._pods(request, verb, name, body)
+            answer = await self._pods(request, verb, name, body)
+            await asyncio.sleep(self.slow_s.get((verb, kind), 0.0))
+            return answer
         if kind == "leases":
             answer = self._leases(verb, name, body)
             await asyncio.sleep(self.slow_s.get((verb, kind), 0.0))
