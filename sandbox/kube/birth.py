@@ -64,13 +64,14 @@ async def be_stored(owner: Owner, permit: Permit) -> None:
 
 
 def _is_stored(owner: Owner) -> bool:
-    return owner.claim.uid is not None or isinstance(owner.answer, Created)
+    """Or was, and is gone already: `run` tells of its end."""
+    return owner.claim.uid is not None or owner.pod_gone or isinstance(owner.answer, Created)
 
 
 async def _looked_for(owner: Owner) -> None:
     """Until a read-back has found the pod or answered that it is not there now."""
     looks = owner.looks
-    while owner.claim.uid is None and owner.looks == looks:
+    while not _is_stored(owner) and owner.looks == looks:
         await owner.change()
     if owner.claim.uid is None and owner.claim.stranger:
         raise CreateError(

@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import anyio
 import pytest
+from aiohttp import web
 
 from sandbox import KubernetesConfig, SandboxSpec, open_provider
 from sandbox.config import PhaseBudgets
@@ -18,6 +20,17 @@ from tests.sandbox.kube.standin import StandIn
 pytestmark = pytest.mark.anyio
 
 SPEC = SandboxSpec(image="name@sha256:" + "1" * 64, egress="open")
+
+
+class LosesReplies(StandIn):
+    """Stores pods, and breaks the connection before it says so."""
+
+    async def _carry_out(self, request: web.Request, verb: str, kind: str, name: str | None) -> web.StreamResponse:
+        answer = await super()._carry_out(request, verb, kind, name)
+        if (verb, kind) == ("POST", "pods") and request.transport is not None:
+            await asyncio.sleep(0.3)
+            request.transport.abort()
+        return answer
 
 
 @pytest.fixture
@@ -91,3 +104,25 @@ async def test_a_pod_that_no_scheduler_takes_up_is_looked_at_once(cluster: Stand
             async with provider.sandbox(SPEC):
                 pass
         assert before + 1 == cluster.requests.count(("GET", "pods"))
+
+
+async def test_a_pod_that_came_and_went_before_its_create_was_answered_is_told_as_ended(tmp_path: Path) -> None:
+    """Though the answer is lost: it is neither waited for nor made again."""
+    async with LosesReplies(tmp_path).serve() as cluster:
+        config = KubernetesConfig(kubeconfig=cluster.kubeconfig(), guard="unguarded")
+
+        def hold_back(pod: dict[str, Any]) -> dict[str, Any]:
+            cluster.is_mute = True
+            asyncio.get_running_loop().call_later(0.1, vanish, pod["metadata"]["name"])
+            return {"phase": "Pending"}
+
+        def vanish(name: str) -> None:
+            cluster.is_mute = False  # both news come in one piece
+            cluster.vanish(name)
+
+        cluster.status_of_new = hold_back
+        async with open_provider(config) as provider:
+            with pytest.raises(CreateError, match=r"ended before it was ready \(deleted\)"):
+                async with provider.sandbox(SPEC, acquire_timeout_s=5):
+                    pass
+        assert 1 == cluster.requests.count(("POST", "pods"))
