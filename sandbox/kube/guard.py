@@ -20,7 +20,7 @@ from urllib.parse import urlsplit
 import anyio
 
 from sandbox.config import KubernetesConfig
-from sandbox.errors import AcquireTimeout, ProviderUnavailable
+from sandbox.errors import AcquireTimeout, ImageError, ProviderUnavailable
 from sandbox.kube.api import Api, ApiFailure
 from sandbox.kube.box import KubeSandbox
 from sandbox.kube.manifest import EGRESS_LABEL, SANDBOX_LABEL
@@ -87,26 +87,43 @@ class Guard:
         self._config = config
         self._sandbox = sandbox
         self._proving: asyncio.Task[None] | None = None
+        self._image = ""
+        """With which it is being proved."""
 
     async def prove(self, spec: SandboxSpec, *, timeout_s: float) -> None:
         """Return once the guard is proved. Raises `ProviderUnavailable` when it does not hold, `AcquireTimeout` when
-        that is not known in time. A proof that failed is tried anew for the next caller."""
+        that is not known in time, and whatever kept it from being proved with this very image. A proof that failed is
+        tried anew for the next caller."""
         if self._config.guard == "unguarded":
             raise ProviderUnavailable(
                 "egress is to be denied and the provider's config says `unguarded`: ask for `egress = open`, or set "
                 '`guard = "required"`'
             )
-        if self._proving is None or (self._proving.done() and self._proving.exception() is not None):
-            self._proving = asyncio.get_running_loop().create_task(self._prove(spec))
         with anyio.move_on_after(timeout_s):
-            await asyncio.wait({self._proving})
-            self._proving.result()
+            while not await self._is_proved(spec):
+                pass
             return
         raise AcquireTimeout(
             f"the network guard was not proved within {timeout_s:g} s; it needs two sandboxes of its own at a run's "
             "first use: allow more time",
             waited_in={"guard": timeout_s},
         )
+
+    async def _is_proved(self, spec: SandboxSpec) -> bool:
+        """Wait for the proof that is under way, else for one of our own. False: it failed, and by another's image or
+        an accident of another's, which says nothing about the guard or us."""
+        proving, is_ours = self._proving, False
+        if proving is None or (proving.done() and proving.exception() is not None):
+            self._proving = proving = asyncio.get_running_loop().create_task(self._prove(spec))
+            self._image, is_ours = spec.image, True
+        image = self._image
+        await asyncio.wait({proving})
+        error = proving.exception()
+        if error is None:
+            return True
+        if is_ours or isinstance(error, ProviderUnavailable) or (isinstance(error, ImageError) and image == spec.image):
+            raise error
+        return False
 
     async def close(self) -> None:
         """Give up a proof that is under way."""

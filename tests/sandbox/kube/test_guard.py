@@ -1,25 +1,32 @@
-"""What counts as a guard, and what as a dead run: the pure parts, and the manifests that we ship."""
+"""What counts as a guard, who hears that there is none, and what counts as a dead run."""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager
 from importlib.resources import files
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
+import anyio
 import pytest
 import yaml
 
-from sandbox.config import KubernetesConfig
-from sandbox.errors import ProviderUnavailable
+from sandbox.config import KubernetesConfig, open_provider
+from sandbox.errors import AcquireTimeout, CreateError, ImageError, ProviderUnavailable
+from sandbox.kube import guard
 from sandbox.kube.api import Api
 from sandbox.kube.box import KubeSandbox
 from sandbox.kube.guard import Guard, Proof, denies_egress, guards_ingress
 from sandbox.kube.janitor import Marked, ownerless
 from sandbox.kube.lease import Lease, parse_lease
 from sandbox.kube.manifest import EGRESS_LABEL, SANDBOX_LABEL, WORKER_LABEL
+from sandbox.provider import Provider
 from sandbox.spec import SandboxSpec
+from tests.sandbox.kube.pods import waiting
+from tests.sandbox.kube.standin import StandIn
 
 CANARY = ("10.0.0.1", 443)
 
@@ -119,6 +126,85 @@ async def test_the_canary_is_an_address_and_never_a_name(monkeypatch: pytest.Mon
     api = cast("Api", SimpleNamespace(server="https://api.example"))
 
     assert ("203.0.113.7", 443) == await Guard(api, KubernetesConfig(), no_sandbox).canary()
+
+
+POLICY = {"spec": {"podSelector": {}, "policyTypes": ["Egress", "Ingress"]}}
+GOOD = SandboxSpec(image="good@sha256:" + "1" * 64)
+BAD = SandboxSpec(image="bad@sha256:" + "2" * 64)
+
+
+@pytest.fixture
+async def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[StandIn]:
+    """It has the policies, and lets every pod reach every other; of the canary nobody hears."""
+    monkeypatch.setattr(guard, "LAG_S", 0.0)
+    async with StandIn(tmp_path).serve() as stand_in:
+        stand_in.policies = [POLICY]
+        yield stand_in
+
+
+@pytest.fixture
+def config(cluster: StandIn) -> KubernetesConfig:
+    return KubernetesConfig(kubeconfig=cluster.kubeconfig(), canary=("192.0.2.1", 1))
+
+
+async def denied(provider: Provider, spec: SandboxSpec, timeout_s: float = 30.0) -> Exception:
+    """Why there is no sandbox with egress denied."""
+    try:
+        async with provider.sandbox(spec, acquire_timeout_s=timeout_s):
+            return AssertionError("there is one")
+    except Exception as error:
+        return error
+
+
+@pytest.mark.anyio
+async def test_an_image_that_cannot_be_had_is_told_to_those_who_asked_for_it_alone(
+    cluster: StandIn, config: KubernetesConfig
+) -> None:
+    """The others hear what the next proof, with an image of theirs, says about the guard."""
+
+    def status(pod: dict[str, Any]) -> dict[str, Any] | None:
+        bad = pod["spec"]["containers"][0]["image"] == BAD.image
+        return waiting("ErrImagePull", "manifest unknown")["status"] if bad else None
+
+    cluster.status_of_new = status
+    async with open_provider(config) as provider:
+        heard = await asyncio.gather(*(denied(provider, spec) for spec in (BAD, BAD, GOOD, GOOD, GOOD)))
+
+    assert [ImageError] * 2 + [ProviderUnavailable] * 3 == [type(error) for error in heard]
+    assert 1 + 2 == cluster.requests.count(("POST", "pods"))
+
+
+@pytest.mark.anyio
+async def test_an_accident_of_one_proof_is_told_to_the_caller_whose_it_was_alone(
+    cluster: StandIn, config: KubernetesConfig
+) -> None:
+    """A sandbox of the proof that is lost is no answer to who waits for another one; they try again."""
+    lost: list[str] = []
+
+    def status(pod: dict[str, Any]) -> dict[str, Any] | None:
+        if lost:
+            return None
+        lost.append(pod["metadata"]["name"])
+        return {"phase": "Failed", "reason": "Evicted"}
+
+    cluster.status_of_new = status
+    async with open_provider(config) as provider:
+        heard = await asyncio.gather(*(denied(provider, GOOD) for _ in range(3)))
+
+    assert [CreateError, ProviderUnavailable, ProviderUnavailable] == [type(error) for error in heard]
+
+
+@pytest.mark.anyio
+async def test_who_waits_for_the_proof_of_another_waits_no_longer_than_it_may(
+    cluster: StandIn, config: KubernetesConfig
+) -> None:
+    """Its own time counts, not that of whoever began."""
+    cluster.slow_s["GET", "networkpolicies"] = 5.0
+    async with open_provider(config) as provider, asyncio.TaskGroup() as group:
+        first = group.create_task(denied(provider, GOOD))
+        with anyio.fail_after(2):
+            assert isinstance(await denied(provider, GOOD, timeout_s=0.3), AcquireTimeout)
+        first.cancel()
 
 
 def no_sandbox(_: SandboxSpec) -> AbstractAsyncContextManager[KubeSandbox]:
