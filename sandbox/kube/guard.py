@@ -20,7 +20,7 @@ from urllib.parse import urlsplit
 import anyio
 
 from sandbox.config import KubernetesConfig
-from sandbox.errors import AcquireTimeout, ImageError, ProviderUnavailable
+from sandbox.errors import AcquireTimeout, CreateError, ImageError, ProviderUnavailable
 from sandbox.kube.api import Api, ApiFailure
 from sandbox.kube.box import KubeSandbox
 from sandbox.kube.manifest import EGRESS_LABEL, SANDBOX_LABEL
@@ -89,6 +89,7 @@ class Guard:
         self._proving: asyncio.Task[None] | None = None
         self._image = ""
         """With which it is being proved."""
+        self._closed = False
 
     async def prove(self, spec: SandboxSpec, *, timeout_s: float) -> None:
         """Return once the guard is proved. Raises `ProviderUnavailable` when it does not hold, `AcquireTimeout` when
@@ -112,12 +113,16 @@ class Guard:
     async def _is_proved(self, spec: SandboxSpec) -> bool:
         """Wait for the proof that is under way, else for one of our own. False: it failed, and by another's image or
         an accident of another's, which says nothing about the guard or us."""
+        if self._closed:
+            raise _closed()
         proving, is_ours = self._proving, False
         if proving is None or (proving.done() and proving.exception() is not None):
             self._proving = proving = asyncio.get_running_loop().create_task(self._prove(spec))
             self._image, is_ours = spec.image, True
         image = self._image
         await asyncio.wait({proving})
+        if proving.cancelled():
+            raise _closed()
         error = proving.exception()
         if error is None:
             return True
@@ -126,7 +131,8 @@ class Guard:
         return False
 
     async def close(self) -> None:
-        """Give up a proof that is under way."""
+        """Give up a proof that is under way. Who waits for it, or asks later, hears a `CreateError`."""
+        self._closed = True
         if self._proving is not None:
             self._proving.cancel()
             await asyncio.gather(self._proving, return_exceptions=True)
@@ -188,6 +194,10 @@ class Guard:
                 f"a way out of pods cannot be tried on {host}:{port}, which is loopback to each of them; {CANARY}"
             )
         return min(usable, key=lambda one: ":" in one), port  # IPv4 before IPv6, which not every pod network has
+
+
+def _closed() -> CreateError:
+    return CreateError("the provider was closed before the network guard was proved: ask an open one", phase="queue")
 
 
 async def _reaches(box: KubeSandbox, target: tuple[str, int]) -> bool:

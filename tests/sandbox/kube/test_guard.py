@@ -207,6 +207,24 @@ async def test_who_waits_for_the_proof_of_another_waits_no_longer_than_it_may(
         first.cancel()
 
 
+@pytest.mark.anyio
+async def test_a_provider_that_closes_while_the_guard_is_proved_answers_who_waits(
+    cluster: StandIn, config: KubernetesConfig
+) -> None:
+    """And who asks later: as an error, not as a cancellation that nobody asked for."""
+    cluster.slow_s["GET", "networkpolicies"] = 5.0
+    async with open_provider(config) as provider:
+        callers = [asyncio.create_task(denied(provider, GOOD)) for _ in range(3)]
+        with anyio.fail_after(5):
+            while ("GET", "networkpolicies") not in cluster.requests:
+                await anyio.sleep(0.01)
+
+    with anyio.fail_after(2):
+        heard = [*await asyncio.gather(*callers, return_exceptions=True), await denied(provider, GOOD)]
+    assert [CreateError] * 4 == [type(error) for error in heard]
+    assert all("closed" in str(error) for error in heard)
+
+
 def no_sandbox(_: SandboxSpec) -> AbstractAsyncContextManager[KubeSandbox]:
     raise AssertionError("no sandbox is needed to find the canary")
 
