@@ -29,6 +29,8 @@ from sandbox.spec import SandboxSpec
 POLICIES = "apis/networking.k8s.io/v1"
 REMEDY = "apply the network policies of docs/kubernetes.md, and see that the cluster's network plugin enforces policies"
 CANARY = "set `canary` in the provider's config to an address and port that pods with open egress reach"
+AT_ONCE = 2
+"""Sandboxes that a proof takes."""
 LAG_S = 20.0
 """Policies may come into force some seconds after a pod starts."""
 
@@ -99,6 +101,11 @@ class Guard:
             raise ProviderUnavailable(
                 "egress is to be denied and the provider's config says `unguarded`: ask for `egress = open`, or set "
                 '`guard = "required"`'
+            )
+        if self._config.pacing.max_live < AT_ONCE:
+            raise ProviderUnavailable(
+                f"the network guard is proved with {AT_ONCE} sandboxes that live at once, and `pacing.max_live` is "
+                f"{self._config.pacing.max_live}: raise it, or ask for `egress = open`"
             )
         with anyio.move_on_after(timeout_s):
             while not await self._is_proved(spec):

@@ -14,7 +14,7 @@ import anyio
 import pytest
 import yaml
 
-from sandbox.config import KubernetesConfig, open_provider
+from sandbox.config import KubernetesConfig, PacingConfig, open_provider
 from sandbox.errors import AcquireTimeout, CreateError, ImageError, ProviderUnavailable
 from sandbox.kube import guard
 from sandbox.kube.api import Api
@@ -223,6 +223,20 @@ async def test_a_provider_that_closes_while_the_guard_is_proved_answers_who_wait
         heard = [*await asyncio.gather(*callers, return_exceptions=True), await denied(provider, GOOD)]
     assert [CreateError] * 4 == [type(error) for error in heard]
     assert all("closed" in str(error) for error in heard)
+
+
+@pytest.mark.anyio
+async def test_a_guard_that_the_limits_leave_no_room_to_prove_is_refused_at_once(
+    cluster: StandIn, config: KubernetesConfig
+) -> None:
+    """The proof needs two sandboxes that live together: nothing is made, and the limit is named."""
+    alone = config.model_copy(update={"pacing": PacingConfig(max_live=1)})
+
+    async with open_provider(alone) as provider:
+        with anyio.fail_after(2), pytest.raises(ProviderUnavailable, match=r"`pacing\.max_live` is 1: raise it"):
+            async with provider.sandbox(GOOD):
+                pass
+    assert ("POST", "pods") not in cluster.requests
 
 
 def no_sandbox(_: SandboxSpec) -> AbstractAsyncContextManager[KubeSandbox]:
