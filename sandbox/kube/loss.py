@@ -28,14 +28,18 @@ def is_over(owner: Owner, uid: str) -> bool:
 async def explained(
     owner: Owner, running: Pod, events: Events, *, lifetime_s: float, patience_s: float = NODE_MARK_S
 ) -> Ending | None:
-    """Why the pod that was `running` is over. None: it is not, as far as the server knows after `patience_s`."""
+    """Why the pod that was `running` is over. None: it is not, as far as the server knows after `patience_s`.
+
+    Many commands may ask about one sandbox, and thousands of sandboxes be lost at once: their looks are shared, and the
+    watch is trusted for as long as it tells of anything, but for one last look."""
     give_up_at = time.monotonic() + patience_s
     while True:
-        with anyio.move_on_after(EXPLAIN_S):
+        with anyio.move_on_after(min(EXPLAIN_S, give_up_at - time.monotonic())):
             while not (over := is_over(owner, running.uid)):
                 await owner.change()
-        if not over:
-            await owner.refresh(within_s=EXPLAIN_S)
+        left_s = give_up_at - time.monotonic()
+        if not over and left_s > 0:
+            await owner.refresh(within_s=left_s, max_age_s=EXPLAIN_S, unless_watched=left_s > EXPLAIN_S)
             over = is_over(owner, running.uid)
         seen = owner.pod or running
         if seen.uid != running.uid:

@@ -7,6 +7,7 @@ way or loses a delete. An owner lives until its claim is closed, whoever has gon
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections.abc import Callable, Coroutine
 from typing import Any
@@ -68,6 +69,11 @@ class Owner:
         self._on_closed = on_closed
         self._timer: asyncio.TimerHandle | None = None
         self._closed = False
+        self._looking = asyncio.Lock()
+        self._looked_at = -math.inf
+        """When the last look was asked for."""
+        self._unread: ApiFailure | None = None
+        """What kept the pod from being read then."""
         self._log = Log("sandbox.kube.owner")
 
     async def change(self, within_s: float | None = None) -> None:
@@ -129,14 +135,28 @@ class Owner:
         if self.pod is not None and self.claim.uid != self.pod.uid:
             self.pod_gone = True
 
-    async def refresh(self, *, within_s: float) -> ApiFailure | None:
-        """Look at the pod now, for who does not trust the watch alone. Returns what kept it from being read."""
+    async def refresh(
+        self, *, within_s: float, max_age_s: float = 0.0, unless_watched: bool = False
+    ) -> ApiFailure | None:
+        """Look at the pod, for who does not trust the watch alone. A look that was asked for no longer than `max_age_s`
+        ago, or is asked for meanwhile, is shared. Returns what kept the pod from being read."""
+        if unless_watched and self._watched():
+            return None
+        since = time.monotonic() - max_age_s
         try:
-            async with asyncio.timeout(within_s), self._api.lane:
-                asked_at = time.monotonic()
-                pod = parse_pod(await self._api.call("GET", self._api.path("pods", self.claim.name)))
+            async with asyncio.timeout(within_s), self._looking:
+                if self._looked_at < since:
+                    async with self._api.lane:
+                        asked_at = time.monotonic()
+                        self._unread = await self._look(asked_at)
+                        self._looked_at = asked_at
+                return self._unread
         except TimeoutError:
             return ApiFailure("read the pod", 0, "Timeout", f"none within {within_s:.1f} s")
+
+    async def _look(self, asked_at: float) -> ApiFailure | None:
+        try:
+            pod = parse_pod(await self._api.call("GET", self._api.path("pods", self.claim.name)))
         except ValueError as error:
             return ApiFailure("read the pod", 0, "Garbled", str(error))
         except ApiFailure as failure:
