@@ -45,15 +45,31 @@ _READ_AHEAD_BYTES = 1 << 21
 
 
 class ApiFailure(Exception):
-    """The server did not do what was asked. `status` is 0 when no answer came."""
+    """The server did not do what was asked. `status` is 0 when no answer came. `about` is the name of what its Status
+    object is about, or "" where that names nothing; None: there was no Status object."""
 
-    def __init__(self, what: str, status: int, reason: str, said: str, retry_after_s: float | None = None) -> None:
+    def __init__(
+        self,
+        what: str,
+        status: int,
+        reason: str,
+        said: str,
+        retry_after_s: float | None = None,
+        *,
+        about: str | None = None,
+    ) -> None:
         super().__init__(f"{what}: {status or 'no answer'} {reason}: {said}".rstrip(": "))
         self.what = what
         self.status = status
         self.reason = reason
         self.said = said
         self.retry_after_s = retry_after_s
+        self.about = about
+
+    def says_absent(self, name: str) -> bool:
+        """Whether the API server itself says that no object of that name is there. What stands before it, and a path
+        that it does not know, answer 404 as well."""
+        return self.status == 404 and self.reason == "NotFound" and self.about in {"", name}
 
     @property
     def is_unknown(self) -> bool:
@@ -107,7 +123,7 @@ class Found:
 
 @dataclass(frozen=True)
 class Absent:
-    """There is no such pod now."""
+    """There is no such pod now: the API server itself says so."""
 
 
 @dataclass(frozen=True)
@@ -117,7 +133,9 @@ class DeleteAccepted:
 
 @dataclass(frozen=True)
 class OtherUid:
-    """A pod of that name exists, and it is another one; it was left alone."""
+    """Nothing was deleted: another pod has that name, or something else (a webhook) was in conflict. A look tells."""
+
+    said: str
 
 
 CreateAnswer = Created | NameTaken | Throttled | Rejected | Unknown
@@ -169,7 +187,7 @@ class Api:
         try:
             return Found(parse_pod(await self._answer("GET", self._pods(name))))
         except ApiFailure as failure:
-            return Absent() if failure.status == 404 else Unknown(str(failure), failure.status != 0)
+            return Absent() if failure.says_absent(name) else Unknown(str(failure), failure.status != 0)
         except ValueError as error:
             return Unknown(str(error), by_server=True)
 
@@ -185,10 +203,10 @@ class Api:
         try:
             await self._answer("DELETE", self._pods(name), _json(options), accept=METADATA)
         except ApiFailure as failure:
-            if failure.status == 404:
+            if failure.says_absent(name):
                 return Absent()
             if failure.status == 409:
-                return OtherUid()
+                return OtherUid(failure.said)
             if failure.status == 429:
                 return Throttled(failure.retry_after_s, failure.said)
             return Unknown(str(failure), failure.status != 0)
@@ -362,14 +380,17 @@ async def _failure(what: str, response: aiohttp.ClientResponse) -> ApiFailure:
     try:
         status = from_json(text)
         reason, said = str(status.get("reason") or ""), str(status.get("message") or "")
-        seconds = (status.get("details") or {}).get("retryAfterSeconds")
+        details = status.get("details") or {}
+        seconds, about = details.get("retryAfterSeconds"), str(details.get("name") or "")
     except (ValueError, AttributeError):
-        reason, said, seconds = str(response.reason or ""), text.decode("utf-8", "replace"), None
+        reason, said, seconds, about = str(response.reason or ""), text.decode("utf-8", "replace"), None, None
+    else:
+        about = about if status.get("kind") == "Status" else None
     after = response.headers.get("Retry-After", "")
     retry_after_s = (
         float(after) if after.isascii() and after.isdigit() else (float(seconds) if isinstance(seconds, int) else None)
     )
-    return ApiFailure(what, response.status, reason, said[:1000], retry_after_s)
+    return ApiFailure(what, response.status, reason, said[:1000], retry_after_s, about=about)
 
 
 async def _lines(response: aiohttp.ClientResponse) -> AsyncIterator[bytes]:

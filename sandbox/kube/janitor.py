@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from urllib.parse import urlencode
 
-from sandbox.kube.api import Absent, Api, ApiFailure, DeleteAccepted, OtherUid
+from sandbox.kube.api import Absent, Api, ApiFailure, DeleteAccepted, Found, OtherUid
 from sandbox.kube.lease import Lease, delete_lease, list_leases
 from sandbox.kube.manifest import LEASE_LABEL, NONCE_LABEL, SANDBOX_LABEL
 
@@ -56,10 +56,15 @@ async def sweep(api: Api, *, grace_s: int = 1) -> Swept:
         answer = await api.delete_pod(pod.name, pod.uid, grace_s=grace_s)
         if isinstance(answer, DeleteAccepted):
             deleted.append(pod.name)
-        elif not isinstance(answer, Absent | OtherUid):
+        elif not isinstance(answer, Absent) and not (isinstance(answer, OtherUid) and await _is_gone(api, pod)):
             failed.append(pod.name)
     removed = await _remove_leases(api, leases, keep={pod.lease for pod in pods} if failed else frozenset())
     return Swept(tuple(deleted), len(pods) - len(doomed), tuple(failed), removed)
+
+
+async def _is_gone(api: Api, pod: Marked) -> bool:
+    found = await api.read_pod(pod.name)
+    return isinstance(found, Absent) or (isinstance(found, Found) and found.pod.uid != pod.uid)
 
 
 async def _remove_leases(api: Api, leases: Mapping[str, Lease], *, keep: Iterable[str]) -> tuple[str, ...]:

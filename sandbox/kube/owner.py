@@ -160,7 +160,7 @@ class Owner:
         except ValueError as error:
             return ApiFailure("read the pod", 0, "Garbled", str(error))
         except ApiFailure as failure:
-            if failure.status != 404 or failure.reason != "NotFound":
+            if not failure.says_absent(self.claim.name):
                 return failure
             self.on_not_listed(asked_at)
         else:
@@ -204,7 +204,7 @@ class Owner:
                 self.tell(rules.CreateUnknown(answered=is_over))
 
     async def _read(self) -> None:
-        if not self.claim.doubts and self._watched():  # after an accepted delete: its end will be told
+        if not self.claim.must_look and self._watched():  # after an accepted delete: its end will be told
             self.tell(rules.ReadFailed())
             return
         async with self._api.lane:
@@ -228,8 +228,9 @@ class Owner:
                 self.tell(rules.DeleteEnded(uid, "accepted"))
             case Absent():
                 self.tell(rules.DeleteEnded(uid, "absent"))
-            case OtherUid():
+            case OtherUid(said):
                 self.tell(rules.DeleteEnded(uid, "other_uid"))
+                self._log.info("delete in conflict; the pod is looked at", pod=self.claim.name, said=said)
             case _:
                 self.failed_deletes += 1
                 self.tell(rules.DeleteEnded(uid, "failed"))

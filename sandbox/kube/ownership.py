@@ -118,7 +118,7 @@ class Abandoned:
 
 @dataclass(frozen=True)
 class DeleteEnded:
-    """The answer to a delete."""
+    """The answer to a delete. "other_uid" is a word of a conflict, which only a look at the name can prove."""
 
     uid: str
     outcome: Literal["accepted", "absent", "other_uid", "failed"]
@@ -191,6 +191,8 @@ class Owned:
     """A delete is out and unanswered."""
     accepted: bool = False
     """The server took the delete; the pod is on its way out."""
+    doubted_at: float | None = None
+    """When it was said to be no more, without proof: a look at the name tells, one that is asked after that."""
     retry_at: float = 0.0
     tries: int = 0
 
@@ -226,6 +228,11 @@ class Claim:
         return self.owned[0].uid if self.owned else None
 
     @property
+    def must_look(self) -> bool:
+        """Whether a look at the name tells what nobody else will."""
+        return bool(self.doubts) or any(pod.doubted_at is not None for pod in self.owned)
+
+    @property
     def closed(self) -> bool:
         """Nothing of it exists and nothing can come to exist: nobody need look after it any more."""
         return not (self.wanted or self.owned or self.sending or self.doubts)
@@ -257,7 +264,7 @@ def _heard(claim: Claim, event: Event, now: float) -> Claim:
         case Abandoned():
             claim = replace(claim, wanted=False)
         case DeleteEnded(uid, outcome):
-            claim = _forget(claim, uid) if outcome in {"absent", "other_uid"} else _asked_to_go(claim, event, now)
+            claim = _forget(claim, uid) if outcome == "absent" else _asked_to_go(claim, event, now)
         case MaySend() | TimePassed():
             pass
     return claim
@@ -266,12 +273,12 @@ def _heard(claim: Claim, event: Event, now: float) -> Claim:
 def _next(claim: Claim, now: float) -> tuple[Claim, tuple[Request, ...]]:
     """What is to be done now, given what is known."""
     requests: list[Request] = []
-    look_at: list[float] = []
+    look_at = [pod.retry_at for pod in claim.owned if pod.doubted_at is not None]
     if not claim.wanted:
         for pod in claim.owned:
             if pod.accepted:
                 look_at.append(pod.retry_at)
-            elif not pod.deleting:
+            elif not pod.deleting and pod.doubted_at is None:
                 requests.append(Delete(pod.uid) if pod.retry_at <= now else WakeAt(pod.retry_at))
         to_go = {request.uid for request in requests if isinstance(request, Delete)}
         claim = replace(
@@ -311,7 +318,7 @@ def _read(claim: Claim, event: ReadFound | ReadNothing | ReadFailed, now: float)
         case ReadNothing(asked_at):
             return _later(_looked(replace(claim, stranger=False), None, asked_at), now)
         case ReadFound(uid, nonce, asked_at) if nonce == claim.nonce:
-            claim = _looked(claim, uid, asked_at)
+            claim = _still_there(_looked(claim, uid, asked_at), uid, asked_at, now)
             return _later(_learn(replace(claim, stranger=False), uid, now), now)
         case ReadFound(uid, _, asked_at):
             return _later(_looked(replace(claim, stranger=True), None, asked_at), now)
@@ -325,6 +332,19 @@ def _looked(claim: Claim, found: str | None, asked_at: float) -> Claim:
         if pod.uid != found and pod.since < asked_at:
             claim = _forget(claim, pod.uid)
     return replace(claim, doubts=tuple(until for until in claim.doubts if until > asked_at))
+
+
+def _still_there(claim: Claim, uid: str, asked_at: float, now: float) -> Claim:
+    """A look, sent at `asked_at`, found this pod, whatever was said of it before."""
+    return replace(
+        claim,
+        owned=tuple(
+            replace(_put_off(pod, now), doubted_at=None)
+            if pod.uid == uid and pod.doubted_at is not None and pod.doubted_at < asked_at
+            else pod
+            for pod in claim.owned
+        ),
+    )
 
 
 def _learn(claim: Claim, uid: str, now: float) -> Claim:
@@ -355,14 +375,16 @@ def _asked_to_go(claim: Claim, event: DeleteEnded, now: float) -> Claim:
             return pod
         if event.outcome == "accepted":
             return replace(pod, deleting=False, accepted=True, retry_at=now + FIRST_LOOK_S, tries=0)
-        return replace(pod, deleting=False, retry_at=now + _delay_s(pod.tries), tries=pod.tries + 1)
+        if event.outcome == "other_uid":
+            return replace(pod, deleting=False, doubted_at=now, retry_at=now)
+        return replace(_put_off(pod, now), deleting=False)
 
     return replace(claim, owned=tuple(after(pod) for pod in claim.owned))
 
 
 def _later(claim: Claim, now: float) -> Claim:
     """Look again, later and later, but not later than the end of the doubt: at the name, and after accepted deletes."""
-    owned = tuple(_looked_after(pod, now) if pod.accepted else pod for pod in claim.owned)
+    owned = tuple(_looked_after(pod, now) for pod in claim.owned)
     retry_at = now + _delay_s(claim.tries)
     doubtless_at = max(claim.doubts, default=0.0)
     if now < doubtless_at < retry_at:
@@ -371,8 +393,16 @@ def _later(claim: Claim, now: float) -> Claim:
 
 
 def _looked_after(pod: Owned, now: float) -> Owned:
+    if pod.doubted_at is not None:
+        return _put_off(pod, now)
+    if not pod.accepted:
+        return pod
     tries = pod.tries + 1
     return replace(pod, retry_at=now + min(LONGEST_LOOK_S, FIRST_LOOK_S * 2.0 ** min(tries, 16)), tries=tries)
+
+
+def _put_off(pod: Owned, now: float) -> Owned:
+    return replace(pod, retry_at=now + _delay_s(pod.tries), tries=pod.tries + 1)
 
 
 def _delay_s(tries: int) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import ssl
 from collections.abc import Callable
@@ -14,7 +15,7 @@ from aiohttp import web
 from sandbox.config import KubernetesConfig
 from sandbox.errors import ProviderUnavailable
 from sandbox.kube import credentials
-from sandbox.kube.api import ApiFailure, CreateAnswer, DeleteAnswer, ReadAnswer, Throttled, open_api
+from sandbox.kube.api import Absent, ApiFailure, CreateAnswer, DeleteAnswer, ReadAnswer, Throttled, Unknown, open_api
 from tests.sandbox.kube.serving import Authority, kubeconfig, serving
 
 pytestmark = pytest.mark.anyio
@@ -73,6 +74,37 @@ async def test_whatever_server_and_credentials_do_requests_answer_and_reads_fail
                     pass
             with pytest.raises(ApiFailure):
                 await api.call("GET", "/version")
+
+
+def a_status(reason: str, **details: str) -> str:
+    return json.dumps({"kind": "Status", "reason": reason, "message": "no", "details": details})
+
+
+NOT_FOUND = {
+    "of the pod": (a_status("NotFound", name="sb"), True),
+    "of nothing by name": (a_status("NotFound"), True),
+    "of something else": (a_status("NotFound", name="here"), False),
+    "of another kind": (a_status("Gone", name="sb"), False),
+    "a proxy's": ("404 page not found", False),
+    "a proxy's JSON": ('{"reason": "NotFound"}', False),
+}
+
+
+@pytest.mark.parametrize("answer", NOT_FOUND)
+async def test_a_pod_is_absent_when_the_server_itself_says_so(tmp_path: Path, answer: str) -> None:
+    """What stands before the API server answers 404 too: that leaves the pod unknown."""
+    text, is_absent = NOT_FOUND[answer]
+
+    async def handle(_request: web.Request) -> web.Response:
+        return web.Response(status=404, text=text)
+
+    file = tmp_path / "kubeconfig"
+    async with serving(handle) as url:
+        file.write_text(kubeconfig(url, {"token": "t"}))
+        async with open_api(KubernetesConfig(kubeconfig=file)) as api:
+            told = await api.read_pod("sb"), await api.delete_pod("sb", "u", grace_s=1)
+
+    assert [Absent if is_absent else Unknown] * 2 == [type(one) for one in told]
 
 
 async def test_a_kubeconfig_that_is_no_yaml_is_said_to_be_none(tmp_path: Path) -> None:

@@ -144,10 +144,42 @@ def test_a_look_that_was_asked_for_before_the_create_says_nothing_about_it() -> 
 
 
 def test_a_replaced_pod_is_told_by_its_uid() -> None:
-    """Ours was deleted and a stranger took the name: our delete of the old UID finds another, and that is the end."""
-    claim, _ = walk((MaySend(), 0), (WasCreated("u1"), 0), (Abandoned(), 1), (DeleteEnded("u1", "other_uid"), 2))
+    """Ours was deleted and a stranger took the name: our delete is in conflict, and a look that finds another is the
+    end."""
+    doubted, look = walk((MaySend(), 0), (WasCreated("u1"), 0), (Abandoned(), 1), (DeleteEnded("u1", "other_uid"), 2))
+    claim, _ = step(doubted, ReadFound("u9", "theirs", asked_at=2.5), 3)
 
-    assert claim.closed
+    assert (ReadBack(),) == look
+    assert (False, True) == (doubted.closed, claim.closed)
+
+
+def test_a_conflict_is_no_proof_that_a_pod_is_gone() -> None:
+    """A webhook can be in conflict too: a look that finds ours is followed by the delete, later and later."""
+    claim, _ = walk((MaySend(), 0), (WasCreated("u1"), 0), (Abandoned(), 0))
+    now, pauses = 1.0, []
+    for _ in range(4):
+        claim, look = step(claim, DeleteEnded("u1", "other_uid"), now)
+        assert (ReadBack(),) == look
+        claim, [wake] = step(claim, ReadFound("u1", OURS, asked_at=now + 0.01), now + 0.02)
+        assert isinstance(wake, WakeAt)
+        pauses.append(round(wake.at - now - 0.02, 3))
+        now = wake.at
+        claim, requests = step(claim, TimePassed(), now)
+        assert (Delete("u1"),) == requests
+
+    assert [0.1, 0.2, 0.4, 0.8] == pauses
+
+
+def test_a_look_after_a_conflict_that_gets_no_answer_is_repeated() -> None:
+    """Until the server says what stands under the name."""
+    claim, _ = walk((MaySend(), 0), (WasCreated("u1"), 0), (Abandoned(), 1), (DeleteEnded("u1", "other_uid"), 2))
+    failed, [wake] = step(claim, ReadFailed(), 3)
+    assert isinstance(wake, WakeAt)
+    again, look = step(failed, TimePassed(), wake.at)
+    gone, _ = step(again, ReadNothing(asked_at=wake.at), wake.at + 1)
+
+    assert (ReadBack(),) == look
+    assert (False, True) == (again.closed, gone.closed)
 
 
 @dataclass
@@ -286,11 +318,13 @@ class OwnershipMachine(RuleBasedStateMachine):
         self.server.replies.append(Reply("read", ReadFailed() if fails else self.server.serve_read(asked_at)))
 
     @precondition(lambda self: self.server.deletes)
-    @rule(at_once=st.booleans(), fate=st.sampled_from(["served", "served", "failed before", "failed after"]))
+    @rule(
+        at_once=st.booleans(), fate=st.sampled_from(["served", "served", "conflict", "failed before", "failed after"])
+    )
     def a_delete_is_served(self, at_once: bool, fate: str) -> None:
         uid = self.server.deletes.pop(0)
-        answer: Event = DeleteEnded(uid, "failed")
-        if fate != "failed before":
+        answer: Event = DeleteEnded(uid, "other_uid" if fate == "conflict" else "failed")
+        if fate not in {"failed before", "conflict"}:
             served = self.server.serve_delete(uid, at_once=at_once)
             answer = served if fate == "served" else answer
         self.server.replies.append(Reply("delete", answer))

@@ -260,6 +260,27 @@ async def test_a_delete_that_fails_is_tried_again_and_listed(cluster: StandIn, c
     assert 4 == cluster.requests.count(("DELETE", "pods"))
 
 
+NO_PROOFS = [(409, "Conflict", "admission webhook denied the request"), (404, "", "404 page not found")]
+
+
+@pytest.mark.parametrize("answer", NO_PROOFS, ids=["a webhook's conflict", "a proxy's 404"])
+async def test_a_delete_is_over_when_the_server_says_so_of_the_pod(
+    cluster: StandIn, config: KubernetesConfig, answer: tuple[int, str, str]
+) -> None:
+    """Whatever else refuses it: the pod stays in `pending` and is deleted once that is over, and the lease last."""
+    answers = itertools.repeat(answer, 2)
+    cluster.refuse = lambda verb, kind: next(answers, None) if (verb, kind) == ("DELETE", "pods") else None
+
+    async with open_provider(config) as provider:
+        async with provider.sandbox(SPEC) as box:
+            pass
+        assert hasattr(provider, "pending")
+        await anyio.sleep(0.05)
+        assert (box.identity.sandbox_id,) == provider.pending
+
+    assert ({}, {}) == (cluster.pods, cluster.leases)
+
+
 async def test_a_watch_that_is_too_old_begins_again_from_a_list(cluster: StandIn, config: KubernetesConfig) -> None:
     """410 means list: a sandbox is made all the same."""
     async with open_provider(config) as provider:
