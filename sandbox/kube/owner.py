@@ -51,8 +51,6 @@ class Owner:
         self.claim = claim
         self.pod: Pod | None = None
         """The last that was heard of the claim's pod."""
-        self.pod_gone = False
-        """The pod in `pod` is no more."""
         self.answer: CreateAnswer | None = None
         """To the last create."""
         self.looks = 0
@@ -75,6 +73,11 @@ class Owner:
         self._unread: ApiFailure | None = None
         """What kept the pod from being read then."""
         self._log = Log("sandbox.kube.owner")
+
+    @property
+    def pod_gone(self) -> bool:
+        """Whether the pod in `pod` is no more."""
+        return self.pod is not None and self.pod.uid in self.claim.gone
 
     async def change(self, within_s: float | None = None) -> None:
         """Wait for the next news; at most for `within_s`, if that is given."""
@@ -123,17 +126,14 @@ class Owner:
             self.tell(rules.Seen(pod.uid, pod.nonce))
 
     def on_gone(self, pod: Pod) -> None:
-        """The pod with this UID is no more."""
+        """The run's watch tells of this pod no more. One that was not being deleted may only have lost its labels."""
         self._note(pod)
-        if self.pod is not None and self.pod.uid == pod.uid:
-            self.pod_gone = True
-        self.tell(rules.SeenGone(pod.uid))
+        is_proof = pod.deleting and pod.nonce == self.claim.nonce and pod.run is not None
+        self.tell(rules.SeenGone(pod.uid) if is_proof else rules.LostSight(pod.uid))
 
     def on_not_listed(self, asked_at: float) -> None:
         """A list had no pod of our name."""
         self.tell(rules.NotListed(asked_at))
-        if self.pod is not None and self.claim.uid != self.pod.uid:
-            self.pod_gone = True
 
     async def refresh(
         self, *, within_s: float, max_age_s: float = 0.0, unless_watched: bool = False
@@ -179,9 +179,8 @@ class Owner:
 
     def _note(self, pod: Pod) -> None:
         """Keep what is newest. Old news of an earlier pod of ours do not hide the one in use."""
-        if pod.nonce != self.claim.nonce or pod.uid in self.claim.gone:
+        if pod.uid in self.claim.gone or (pod.nonce != self.claim.nonce and not self.claim.owns(pod.uid)):
             return
-        self.pod_gone = self.pod_gone and self.pod is not None and pod.uid == self.pod.uid
         self.pod = pod
 
     async def _send(self) -> None:

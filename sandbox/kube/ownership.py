@@ -3,7 +3,7 @@
 The law, whatever is lost, doubled, delayed or refused, and in whatever order it is heard of:
 - Name and nonce are chosen before the request. A create that was not sent when its caller gave up is not sent.
 - A create whose outcome is unknown stays in doubt until it is read back, and until no server can store it any more.
-- Only a pod that carries our nonce is ever ours. A delete names the UID, so it can hit no other pod.
+- Only a pod that carries our nonce comes to be ours. A delete names the UID, so it can hit no other pod.
 - An abandoned pod is deleted as soon as its UID is known, not when it is ready. A delete that fails is tried again for
   as long as the process lives. A pod is gone when the server says so of its UID, not when that was asked for.
 - A claim is closed only when no pod of it exists and none can come to exist.
@@ -84,6 +84,13 @@ class SeenGone:
 
 
 @dataclass(frozen=True)
+class LostSight:
+    """A watch tells of the pod with this UID no more, and not why: it is gone, or its labels are."""
+
+    uid: str
+
+
+@dataclass(frozen=True)
 class NotListed:
     """A list, sent at `asked_at`, had no pod of our name."""
 
@@ -137,6 +144,7 @@ Event = (
     | CreateUnknown
     | Seen
     | SeenGone
+    | LostSight
     | NotListed
     | ReadFound
     | ReadNothing
@@ -193,6 +201,8 @@ class Owned:
     """The server took the delete; the pod is on its way out."""
     doubted_at: float | None = None
     """When it was said to be no more, without proof: a look at the name tells, one that is asked after that."""
+    watched: bool = True
+    """A watch will tell of its end."""
     retry_at: float = 0.0
     tries: int = 0
 
@@ -227,10 +237,14 @@ class Claim:
         """The pod to use, if one is known."""
         return self.owned[0].uid if self.owned else None
 
+    def owns(self, uid: str) -> bool:
+        """Whether this pod is known to be ours, whatever labels it bears by now."""
+        return any(uid == pod.uid for pod in self.owned)
+
     @property
     def must_look(self) -> bool:
-        """Whether a look at the name tells what nobody else will."""
-        return bool(self.doubts) or any(pod.doubted_at is not None for pod in self.owned)
+        """Whether a look at the name tells what no watch will."""
+        return bool(self.doubts) or not all(pod.watched for pod in self.owned)
 
     @property
     def closed(self) -> bool:
@@ -257,6 +271,8 @@ def _heard(claim: Claim, event: Event, now: float) -> Claim:
             claim = _learn(claim, uid, now) if nonce == claim.nonce else claim
         case SeenGone(uid):
             claim = _forget(claim, uid)
+        case LostSight(uid):
+            claim = _doubt(claim, uid, now)
         case NotListed(asked_at):
             claim = _looked(claim, None, asked_at)
         case ReadFound() | ReadNothing() | ReadFailed():
@@ -265,6 +281,7 @@ def _heard(claim: Claim, event: Event, now: float) -> Claim:
             claim = replace(claim, wanted=False)
         case DeleteEnded(uid, outcome):
             claim = _forget(claim, uid) if outcome == "absent" else _asked_to_go(claim, event, now)
+            claim = _doubt(claim, uid, now) if outcome == "other_uid" else claim
         case MaySend() | TimePassed():
             pass
     return claim
@@ -317,7 +334,7 @@ def _read(claim: Claim, event: ReadFound | ReadNothing | ReadFailed, now: float)
             return _later(claim, now)
         case ReadNothing(asked_at):
             return _later(_looked(replace(claim, stranger=False), None, asked_at), now)
-        case ReadFound(uid, nonce, asked_at) if nonce == claim.nonce:
+        case ReadFound(uid, nonce, asked_at) if nonce == claim.nonce or claim.owns(uid):
             claim = _still_there(_looked(claim, uid, asked_at), uid, asked_at, now)
             return _later(_learn(replace(claim, stranger=False), uid, now), now)
         case ReadFound(uid, _, asked_at):
@@ -332,6 +349,13 @@ def _looked(claim: Claim, found: str | None, asked_at: float) -> Claim:
         if pod.uid != found and pod.since < asked_at:
             claim = _forget(claim, pod.uid)
     return replace(claim, doubts=tuple(until for until in claim.doubts if until > asked_at))
+
+
+def _doubt(claim: Claim, uid: str, now: float) -> Claim:
+    def doubted(pod: Owned) -> Owned:
+        return replace(pod, doubted_at=now, watched=False, retry_at=now) if pod.uid == uid else pod
+
+    return replace(claim, owned=tuple(doubted(pod) for pod in claim.owned))
 
 
 def _still_there(claim: Claim, uid: str, asked_at: float, now: float) -> Claim:
@@ -349,7 +373,7 @@ def _still_there(claim: Claim, uid: str, asked_at: float, now: float) -> Claim:
 
 def _learn(claim: Claim, uid: str, now: float) -> Claim:
     """A pod of ours was seen. If it was not known it answers one create of unknown outcome, or the one that is out."""
-    if uid in claim.gone or any(uid == pod.uid for pod in claim.owned):
+    if uid in claim.gone or claim.owns(uid):
         return claim
     if claim.sending:
         claim = replace(claim, sighted=not claim.doubts)
@@ -359,7 +383,7 @@ def _learn(claim: Claim, uid: str, now: float) -> Claim:
 
 
 def _add(claim: Claim, uid: str, now: float) -> Claim:
-    if uid in claim.gone or any(uid == pod.uid for pod in claim.owned):
+    if uid in claim.gone or claim.owns(uid):
         return claim
     return replace(claim, owned=(*claim.owned, Owned(uid, now)))
 
@@ -375,9 +399,7 @@ def _asked_to_go(claim: Claim, event: DeleteEnded, now: float) -> Claim:
             return pod
         if event.outcome == "accepted":
             return replace(pod, deleting=False, accepted=True, retry_at=now + FIRST_LOOK_S, tries=0)
-        if event.outcome == "other_uid":
-            return replace(pod, deleting=False, doubted_at=now, retry_at=now)
-        return replace(_put_off(pod, now), deleting=False)
+        return replace(_put_off(pod, now) if event.outcome == "failed" else pod, deleting=False)
 
     return replace(claim, owned=tuple(after(pod) for pod in claim.owned))
 

@@ -225,12 +225,17 @@ class KubernetesProvider:
         mark = Mark(ticket.sandbox_id, secrets.token_hex(16), self.run_id, self.lease_name)
         token_sha256 = hashlib.sha256(token.encode()).hexdigest()
         manifest = pod(ticket.spec, self.config, mark, token_sha256=token_sha256, config_map=self._config_map)
+
+        def ask(work: Coroutine[Any, Any, None]) -> None:
+            task = self._spawn(self._requests, work, f"request for {mark.name}")
+            task.add_done_callback(lambda _: self._heard_of(owner))  # a look may have found the pod gone
+
         owner = Owner(
             self._api,
             rules.Claim(mark.name, mark.nonce),
             json.dumps(manifest).encode(),
             grace_s=self.config.grace_s,
-            spawn=lambda work: self._spawn(self._requests, work, f"request for {mark.name}"),
+            spawn=ask,
             watched=self._watch.tells,
             on_send=permit.sent,
             on_closed=self._disown,
@@ -378,10 +383,11 @@ class KubernetesProvider:
         if swept.deleted or swept.failed:
             self._log.info("swept", deleted=swept.deleted, failed=swept.failed)
 
-    def _spawn(self, group: set[asyncio.Task[None]], work: Coroutine[Any, Any, None], name: str) -> None:
+    def _spawn(self, group: set[asyncio.Task[None]], work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
         task = asyncio.get_running_loop().create_task(work, name=name)
         group.add(task)
         task.add_done_callback(group.discard)
+        return task
 
     def _report(self, ticket: PodTicket, owner: Owner | None, outcome: str, lived_s: float) -> None:
         phases = {f"{phase}_s": round(seconds, 4) for phase, seconds in ticket.clock.seconds().items()}

@@ -37,7 +37,7 @@ class Listener(Protocol):
         """A pod is new or changed. May be old news."""
 
     def on_gone(self, pod: Pod) -> None:
-        """The pod with this UID is no more; `pod` is its last state."""
+        """The pod, in its last state, is no more, or matches the selector no more."""
 
 
 class Watch:

@@ -146,7 +146,8 @@ class StandIn:
         deadline = asyncio.get_running_loop().time() + float(request.query["timeoutSeconds"])
         while (left_s := deadline - asyncio.get_running_loop().time()) > 0:
             for version, kind, pod in [entry for entry in self.log if entry[0] > since and not self.is_mute]:
-                await _line(response, kind, pod)
+                if _selected(pod, request.query.get("labelSelector", "")):
+                    await _line(response, kind, pod)
                 since = version
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._changed.wait(), timeout=min(left_s, 0.5))
@@ -191,6 +192,12 @@ class StandIn:
         pod = self.pods.pop(name)
         self._kill(pod["metadata"]["uid"])
         self.tell("DELETED", pod)
+
+    def take_labels(self, name: str) -> None:
+        """Somebody takes a pod's labels away: to a watch by label that is its end, with its last state before."""
+        pod = self.pods[name]
+        self.tell("DELETED", pod)
+        pod["metadata"]["labels"] = {}
 
     def set_status(self, name: str, **changes: Any) -> None:
         pod = self.pods[name]

@@ -17,6 +17,7 @@ from sandbox.kube.ownership import (
     Delete,
     DeleteEnded,
     Event,
+    LostSight,
     MaySend,
     NameWasTaken,
     NotListed,
@@ -182,6 +183,18 @@ def test_a_look_after_a_conflict_that_gets_no_answer_is_repeated() -> None:
     assert (False, True) == (again.closed, gone.closed)
 
 
+def test_a_pod_that_is_out_of_sight_is_looked_at() -> None:
+    """A watch by labels that tells of it no more proves nothing: it stays ours, in use or to go, until a look says."""
+    used, look = walk((MaySend(), 0), (WasCreated("u1"), 0), (LostSight("u1"), 1))
+    there, _ = step(used, ReadFound("u1", OURS, asked_at=1.5), 2)
+    _, later = step(there, Abandoned(), 3)
+    gone, _ = step(used, ReadNothing(asked_at=1.5), 2)
+
+    assert (ReadBack(),) == look
+    assert ("u1", None) == (there.uid, gone.uid)
+    assert (Delete("u1"),) == later
+
+
 @dataclass
 class Reply:
     """An answer on its way to us."""
@@ -215,9 +228,9 @@ class Server:
         self.log.append(Seen(uid, nonce))
         return uid
 
-    def remove(self) -> None:
+    def remove(self, *, at_once: bool = False) -> None:
         assert self.pod is not None
-        self.log.append(SeenGone(self.pod[0]))
+        self.log.append(LostSight(self.pod[0]) if at_once else SeenGone(self.pod[0]))
         self.pod = None
 
     def serve_create(self) -> Event:
@@ -360,14 +373,21 @@ class OwnershipMachine(RuleBasedStateMachine):
         self.server.store("their-nonce")
 
     @precondition(lambda self: self.server.pod is not None)
+    @rule(at_once=st.booleans())
+    def somebody_deletes_what_stands_there(self, at_once: bool) -> None:
+        self.server.remove(at_once=at_once)
+
+    @precondition(lambda self: self.server.pod is not None and self.claim.owns(self.server.pod[0]))
     @rule()
-    def somebody_deletes_what_stands_there(self) -> None:
-        self.server.remove()
+    def somebody_takes_the_labels_away(self) -> None:
+        uid, _ = self.server.pod or ("", "")
+        self.server.pod = uid, ""
+        self.server.log.append(LostSight(uid))
 
     @invariant()
     def a_closed_claim_has_left_nothing(self) -> None:
         if self.claim.closed:
-            assert self.server.pod is None or self.server.pod[1] != OURS
+            assert self.server.pod is None or self.server.pod[0] not in self.server.ours
             assert not self.server.creates
 
     def teardown(self) -> None:

@@ -234,6 +234,24 @@ async def test_the_end_of_a_pod_in_use_is_told_by_its_cause(cluster: StandIn, co
                 assert name in str(told.value)
 
 
+async def test_a_pod_whose_labels_are_taken_away_is_used_and_deleted(
+    cluster: StandIn, config: KubernetesConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its watch says that it is no more, and tells nothing of its end: both are looked up."""
+    monkeypatch.setattr(ownership, "FIRST_LOOK_S", 0.2)
+    async with open_provider(config) as provider:
+        async with provider.sandbox(SPEC) as box:
+            cluster.take_labels(box.identity.sandbox_id)
+            await anyio.sleep(0.2)
+            assert 0 == (await box.run("true", timeout_s=20)).exit_code
+        assert hasattr(provider, "pending")
+        with anyio.fail_after(5):
+            while provider.pending:
+                await anyio.sleep(0.01)
+
+    assert ({}, {}) == (cluster.pods, cluster.leases)
+
+
 async def _lost(command: Any) -> Exception:
     try:
         await command
