@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import os
+import random
 import socket
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -29,6 +31,8 @@ LABEL = "app.kubernetes.io/managed-by"
 CLOCK_MARGIN_S = 5.0
 """The server's clock is known to about a second."""
 MAKE_S = 30.0
+RETRY_S = 1.5
+"""After a renewal that failed; less for a lease of a few seconds."""
 END_S = 5.0
 """How long an answer is awaited when a run ends: a lease that is left expires."""
 
@@ -87,12 +91,14 @@ class RunLease:
         self._api = api
         self._name = name
         self._duration_s = duration_s
+        self._renewed_at = time.monotonic()
+        self._log = Log("sandbox.kube.lease")
 
     async def begin(self) -> None:
         """Make it. Raises `ProviderUnavailable`. Where that fails or is cancelled, none is left of it."""
         try:
             await self._api.call("GET", "/version")  # tells the server's clock
-            making = asyncio.get_running_loop().create_task(self._make())
+            making = asyncio.get_running_loop().create_task(self._make(MAKE_S))
             try:
                 await asyncio.shield(making)
             except BaseException:
@@ -105,17 +111,26 @@ class RunLease:
             ) from failure
 
     async def renew(self) -> None:
-        """Renew it until cancelled, three times in its duration."""
-        log = Log("sandbox.kube.lease")
+        """Renew it until cancelled: three times in its duration, and where that fails again soon, with less patience
+        for an answer."""
         while True:
-            await anyio.sleep(self._duration_s / 3)
-            try:
-                await self._api.call("PATCH", self._path, {"spec": self._spec()}, timeout_s=self._duration_s / 3)
-            except ApiFailure as failure:
-                log.warning("lease not renewed", lease=self._name, said=str(failure))
-                if failure.status == 404:
-                    with anyio.move_on_after(self._duration_s / 3):
-                        await self._remake(log)
+            await anyio.sleep(max(0.0, self._renewed_at + self._duration_s / 3 - time.monotonic()))
+            patience_s = self._duration_s / 3
+            while not await self._renewed(patience_s):
+                await anyio.sleep(min(RETRY_S, self._duration_s / 10) * random.uniform(0.7, 1.3))
+                patience_s = self._duration_s / 10
+
+    async def _renewed(self, timeout_s: float) -> bool:
+        """Renew it, or make it again where it is not there. Whether the server said that it was done."""
+        began = time.monotonic()
+        try:
+            await self._api.call("PATCH", self._path, {"spec": self._spec()}, timeout_s=timeout_s)
+        except ApiFailure as failure:
+            self._log.warning("lease not renewed", lease=self._name, said=str(failure))
+            if failure.status != 404 or not await self._remade(timeout_s):
+                return False
+        self._renewed_at = began
+        return True
 
     async def end(self) -> None:
         """Take it away: all pods of the run are gone."""
@@ -123,7 +138,7 @@ class RunLease:
             await self._api.call("DELETE", self._path, timeout_s=END_S)
         except ApiFailure as failure:
             if failure.status != 404:
-                Log("sandbox.kube.lease").info("lease left to expire", said=str(failure))
+                self._log.info("lease left to expire", said=str(failure))
 
     async def _unmake(self, making: asyncio.Task[None]) -> None:
         """A request that is cut off may be carried out all the same, so its answer is awaited for a little."""
@@ -132,20 +147,22 @@ class RunLease:
         await asyncio.gather(making, return_exceptions=True)
         await self.end()
 
-    async def _remake(self, log: Log) -> None:
+    async def _remade(self, timeout_s: float) -> bool:
         try:
-            await self._make()
+            await self._make(timeout_s)
         except ApiFailure as failure:
-            log.warning("lease not made again", lease=self._name, said=str(failure))
+            self._log.warning("lease not made again", lease=self._name, said=str(failure))
+            return False
+        return True
 
-    async def _make(self) -> None:
+    async def _make(self, timeout_s: float) -> None:
         body = {
             "apiVersion": "coordination.k8s.io/v1",
             "kind": "Lease",
             "metadata": {"name": self._name, "labels": {LABEL: PREFIX}},
             "spec": self._spec(),
         }
-        await self._api.call("POST", self._api.path("leases", group=GROUP), body, timeout_s=MAKE_S)
+        await self._api.call("POST", self._api.path("leases", group=GROUP), body, timeout_s=timeout_s)
 
     @property
     def _path(self) -> str:
