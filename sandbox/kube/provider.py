@@ -51,6 +51,9 @@ CLOSE_TIMEOUT_S = 120.0
 """Closing goes on for as long as it gets somewhere in that time. Longer than a create of unknown outcome stays in
 doubt."""
 
+RELEASED = "released"
+"""The cause of a sandbox's end that its own holder made."""
+
 LOOK_S = 5.0
 """Between two looks whether the watch is silent."""
 
@@ -258,7 +261,11 @@ class KubernetesProvider:
         async def explain() -> str | None:
             if ticket.box is None:  # whoever makes it asks for itself
                 return None
+            if ticket.released.is_set():
+                return RELEASED
             end = await explained(owner, running, self._events, lifetime_s=ticket.spec.lifetime_s)
+            if ticket.released.is_set() and (end is None or end.cause == "deleted"):  # by us, meanwhile
+                return RELEASED
             if end is not None:
                 raise lost(ticket.sandbox_id, end)
             return None
@@ -305,7 +312,7 @@ class KubernetesProvider:
             client=client,
             node=running.node or "",
             address=(running.ip or "", self.config.port),
-            ended_because=lambda: "released" if ticket.released.is_set() else None,
+            ended_because=lambda: RELEASED if ticket.released.is_set() else None,
             find_neighbour=lambda: self._neighbour_of(ticket),
         )
 

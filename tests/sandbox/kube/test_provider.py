@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import math
 import secrets
@@ -14,7 +15,7 @@ import anyio
 import pytest
 import structlog
 
-from sandbox import KubernetesConfig, SandboxSpec, open_provider
+from sandbox import KubernetesConfig, SandboxSpec, execs, open_provider
 from sandbox.config import PacingConfig, PhaseBudgets
 from sandbox.errors import (
     AcquireTimeout,
@@ -26,6 +27,7 @@ from sandbox.errors import (
     ProviderUnavailable,
     QuotaExceeded,
     Replaced,
+    SandboxLost,
     Unschedulable,
 )
 from sandbox.kube import ownership
@@ -232,6 +234,27 @@ async def test_the_end_of_a_pod_in_use_is_told_by_its_cause(cluster: StandIn, co
                         happens(name)
                     raise running.result()
                 assert name in str(told.value)
+
+
+@pytest.mark.parametrize("closing", [False, True], ids=["the sandbox is left", "the provider closes"])
+async def test_a_command_that_is_left_running_hears_that_its_sandbox_was_released(
+    cluster: StandIn, config: KubernetesConfig, monkeypatch: pytest.MonkeyPatch, closing: bool
+) -> None:
+    """As a command does that is asked for afterwards; nobody else is said to have deleted it."""
+    monkeypatch.setattr(execs, "_RESUME_DELAYS_S", (0.0, 0.1))
+    async with contextlib.AsyncExitStack() as stack:
+        provider = await stack.enter_async_context(open_provider(config))
+        async with contextlib.AsyncExitStack() as caller:
+            box = await caller.enter_async_context(provider.sandbox(SPEC))
+            running = asyncio.create_task(_lost(box.run("sleep 600", timeout_s=600)))
+            await anyio.sleep(0.2)
+            if closing:
+                await stack.aclose()
+        with anyio.fail_after(20):
+            told = await running
+
+    assert SandboxLost is type(told)
+    assert "released" == told.cause
 
 
 async def test_a_pod_whose_labels_are_taken_away_is_used_and_deleted(
