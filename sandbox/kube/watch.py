@@ -48,6 +48,8 @@ class Watch:
         self._selector = selector
         self._listener = listener
         self._heard_at = -math.inf
+        self._version: str | None = None
+        """Where to go on from. None: from a list."""
         self._log = Log("sandbox.kube.watch")
 
     def tells(self) -> bool:
@@ -57,35 +59,35 @@ class Watch:
 
     async def follow(self) -> None:
         """Tell the listener, until cancelled. Trouble with the server is outlasted."""
-        version: str | None = None
+        self._version = None
         pause_s = FIRST_PAUSE_S
         while True:
+            began = time.monotonic()
             try:
-                if version is None:
-                    asked_at = time.monotonic()
-                    pods, version = await self._api.list_pods(self._selector)
-                    self._listener.on_list(pods, asked_at)
-                version = await self._once(version)
+                if self._version is None:
+                    pods, self._version = await self._api.list_pods(self._selector)
+                    self._listener.on_list(pods, began)
+                await self._once(self._version)
                 pause_s = FIRST_PAUSE_S
             except ApiFailure as failure:
                 if failure.status == 410 or (failure.status == 0 and failure.reason == "Garbled"):
-                    version = None
+                    self._version = None
+                elif self._heard_at >= began:
+                    pause_s = FIRST_PAUSE_S
                 self._log.info("watch begins again", after=str(failure), pause_s=round(pause_s, 2))
                 await anyio.sleep(failure.retry_after_s or pause_s * random.uniform(0.5, 1.0))
                 pause_s = min(LONGEST_PAUSE_S, pause_s * 2)
 
-    async def _once(self, version: str) -> str | None:
-        """One watch, to its end. Where the next goes on from; None: from a list. Raises `ApiFailure`."""
-        last: str | None = version
+    async def _once(self, version: str) -> None:
+        """One watch, to its end. Raises `ApiFailure`."""
         timeout_s = random.uniform(*WATCH_S)
         async with aclosing(self._api.watch_pods(self._selector, version, timeout_s=timeout_s)) as events:
             async for event in events:
                 if event.kind == "error":
                     raise ApiFailure("watch pods", event.code or 500, "ERROR", "the watch ended with an error")
                 self._heard_at = time.monotonic()
-                last = event.version or last
                 if event.pod is not None and event.kind == "deleted":
                     self._listener.on_gone(event.pod)
                 elif event.pod is not None:
                     self._listener.on_pod(event.pod)
-        return last
+                self._version = event.version or self._version

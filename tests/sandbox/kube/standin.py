@@ -43,6 +43,10 @@ class StandIn:
         self.requests: list[tuple[str, str]] = []
         self.refuse: Refuse = lambda method, kind: None
         """Asked before a request is carried out; a status, a reason and a message refuse it."""
+        self.retry_after_s: int | None = None
+        """How long a refusal asks to wait."""
+        self.cut_watches_after_s: float | None = None
+        """Watches are cut off so long after their beginning. None: they end as they should."""
         self.is_mute = False
         """Watches are held open and tell nothing."""
         self.slow_s: dict[tuple[str, str], float] = {}
@@ -74,7 +78,10 @@ class StandIn:
         self.requests.append((verb, kind))
         refusal = self.refuse(verb, kind)
         if refusal is not None:
-            return _status(*refusal)
+            answer = _status(*refusal)
+            if self.retry_after_s is not None:
+                answer.headers["Retry-After"] = str(self.retry_after_s)
+            return answer
         self._under_way[kind] += 1
         self.most_at_once[kind] = max(self.most_at_once[kind], self._under_way[kind])
         try:
@@ -143,7 +150,9 @@ class StandIn:
         if since < self.oldest:
             await _line(response, "ERROR", {"kind": "Status", "code": 410})
             return response
-        deadline = asyncio.get_running_loop().time() + float(request.query["timeoutSeconds"])
+        cut_s = self.cut_watches_after_s
+        lasts_s = float(request.query["timeoutSeconds"]) if cut_s is None else cut_s
+        deadline = asyncio.get_running_loop().time() + lasts_s
         while (left_s := deadline - asyncio.get_running_loop().time()) > 0:
             for version, kind, pod in [entry for entry in self.log if entry[0] > since and not self.is_mute]:
                 if _selected(pod, request.query.get("labelSelector", "")):
@@ -151,6 +160,8 @@ class StandIn:
                 since = version
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._changed.wait(), timeout=min(left_s, 0.5))
+        if cut_s is not None and request.transport is not None:
+            request.transport.abort()
         return response
 
     # -- what the cluster does -----------------------------------------------------------------------------------------
