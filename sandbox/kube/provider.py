@@ -351,10 +351,10 @@ class KubernetesProvider:
             self._heard_of(owner)
 
     async def _look_again(self) -> None:
-        """A watch that is silent may be dead on one side: while a pod is waited for, all are listed beside it."""
+        """A watch that is silent may be dead on one side: while some stored pod is waited for, the run is listed."""
         while True:
             await anyio.sleep(LOOK_S)
-            if self._watch.tells() or all(ticket.settled.is_set() for ticket in self._tickets):
+            if self._watch.tells() or not any(ticket.waits_for_its_pod for ticket in self._tickets):
                 continue
             asked_at = time.monotonic()
             try:

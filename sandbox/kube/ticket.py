@@ -15,3 +15,8 @@ class PodTicket(Ticket[KubeSandbox]):
 
     turn: Turn | None = None
     """Its place in the pacer's queue."""
+
+    @property
+    def waits_for_its_pod(self) -> bool:
+        """Whether its pod is stored and not yet a sandbox: then news of it are waited for."""
+        return not self.settled.is_set() and self.clock.phase not in {None, "queue"}

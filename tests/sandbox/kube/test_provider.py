@@ -119,6 +119,30 @@ async def test_a_watch_that_is_mute_is_looked_beside(
     assert {} == cluster.pods
 
 
+async def test_who_only_queues_is_no_reason_to_list_the_run(
+    cluster: StandIn, config: KubernetesConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While the one sandbox that may live is in use, who waits for the next needs no news of a pod."""
+    monkeypatch.setattr("sandbox.kube.watch.SILENT_S", 0.1)
+    monkeypatch.setattr("sandbox.kube.provider.LOOK_S", 0.1)
+    alone = config.model_copy(update={"pacing": PacingConfig(max_live=1)})
+
+    async def caller() -> None:
+        async with provider.sandbox(SPEC, acquire_timeout_s=60):
+            pass
+
+    async with open_provider(alone) as provider:
+        async with provider.sandbox(SPEC):
+            queued = asyncio.create_task(caller())
+            await anyio.sleep(0.2)
+            before = cluster.requests.count(("GET", "pods"))
+            await anyio.sleep(1)
+            after = cluster.requests.count(("GET", "pods"))
+        await queued
+
+    assert before == after
+
+
 async def test_a_429_and_a_failing_webhook_lose_no_create(cluster: StandIn, config: KubernetesConfig) -> None:
     """Refusals are waited out and the create is sent again: the caller sees only its sandbox."""
     answers = iter([(429, "TooManyRequests", "later"), (500, "InternalError", "failed calling webhook"), None])
