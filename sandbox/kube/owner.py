@@ -232,7 +232,8 @@ class Owner:
                 self._log.info("delete in conflict; the pod is looked at", pod=self.claim.name, said=said)
             case _:
                 self.failed_deletes += 1
-                self.tell(rules.DeleteEnded(uid, "failed"))
+                asked_s = answer.retry_after_s if isinstance(answer, Throttled) else None
+                self.tell(rules.DeleteEnded(uid, "failed", asked_s))
                 self._log.warning("delete failed; it is tried again", pod=self.claim.name, said=answer.said)
 
     def _wake_at(self, at: float | None) -> None:

@@ -30,6 +30,8 @@ of the store may not be."""
 
 FIRST_RETRY_S = 0.1
 LONGEST_RETRY_S = 10.0
+LONGEST_RETRY_AFTER_S = 60.0
+"""However long the server asks to wait with a delete, it is tried again by then."""
 FIRST_LOOK_S = 5.0
 LONGEST_LOOK_S = 60.0
 """An accepted delete is looked after, less and less often, in case no watch tells of its end."""
@@ -129,6 +131,8 @@ class DeleteEnded:
 
     uid: str
     outcome: Literal["accepted", "absent", "other_uid", "failed"]
+    retry_after_s: float | None = None
+    """Of a failed one: how long the server asked to wait."""
 
 
 @dataclass(frozen=True)
@@ -399,7 +403,8 @@ def _asked_to_go(claim: Claim, event: DeleteEnded, now: float) -> Claim:
             return pod
         if event.outcome == "accepted":
             return replace(pod, deleting=False, accepted=True, retry_at=now + FIRST_LOOK_S, tries=0)
-        return replace(_put_off(pod, now) if event.outcome == "failed" else pod, deleting=False)
+        pod = replace(pod, deleting=False)
+        return _put_off(pod, now, event.retry_after_s or 0.0) if event.outcome == "failed" else pod
 
     return replace(claim, owned=tuple(after(pod) for pod in claim.owned))
 
@@ -423,8 +428,9 @@ def _looked_after(pod: Owned, now: float) -> Owned:
     return replace(pod, retry_at=now + min(LONGEST_LOOK_S, FIRST_LOOK_S * 2.0 ** min(tries, 16)), tries=tries)
 
 
-def _put_off(pod: Owned, now: float) -> Owned:
-    return replace(pod, retry_at=now + _delay_s(pod.tries), tries=pod.tries + 1)
+def _put_off(pod: Owned, now: float, asked_s: float = 0.0) -> Owned:
+    delay_s = max(_delay_s(pod.tries), min(LONGEST_RETRY_AFTER_S, asked_s))
+    return replace(pod, retry_at=now + delay_s, tries=pod.tries + 1)
 
 
 def _delay_s(tries: int) -> float:

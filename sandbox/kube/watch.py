@@ -25,6 +25,8 @@ SILENT_S = 10.0
 """A watch that has told of nothing for so long may be dead on one side."""
 FIRST_PAUSE_S = 0.1
 LONGEST_PAUSE_S = 5.0
+LONGEST_RETRY_AFTER_S = 30.0
+"""However long the server asks to wait, the run's pods are looked after again by then."""
 
 
 class Listener(Protocol):
@@ -75,7 +77,8 @@ class Watch:
                 elif self._heard_at >= began:
                     pause_s = FIRST_PAUSE_S
                 self._log.info("watch begins again", after=str(failure), pause_s=round(pause_s, 2))
-                await anyio.sleep(failure.retry_after_s or pause_s * random.uniform(0.5, 1.0))
+                asked_s = min(LONGEST_RETRY_AFTER_S, failure.retry_after_s or 0.0)
+                await anyio.sleep(asked_s or pause_s * random.uniform(0.5, 1.0))
                 pause_s = min(LONGEST_PAUSE_S, pause_s * 2)
 
     async def _once(self, version: str) -> None:

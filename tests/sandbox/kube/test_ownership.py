@@ -119,6 +119,15 @@ def test_a_failed_delete_is_tried_again_later_and_later() -> None:
     assert 10.0 == pauses[-1]
 
 
+def test_a_delete_waits_as_long_as_the_server_asks_but_not_for_a_day() -> None:
+    """What is asked for is longer than the rules' own pause, and bounded."""
+    claim, _ = walk((MaySend(), 0), (WasCreated("u1"), 0), (Abandoned(), 0))
+    _, asked = step(claim, DeleteEnded("u1", "failed", retry_after_s=5.0), 1)
+    _, asked_too_much = step(claim, DeleteEnded("u1", "failed", retry_after_s=86400.0), 1)
+
+    assert ((WakeAt(6.0),), (WakeAt(61.0),)) == (asked, asked_too_much)
+
+
 def test_an_accepted_delete_is_not_yet_a_pod_that_is_gone() -> None:
     """The claim closes when the server says that the pod is no more."""
     claim, _ = walk((MaySend(), 0), (WasCreated("u1"), 0), (Abandoned(), 1), (DeleteEnded("u1", "accepted"), 2))

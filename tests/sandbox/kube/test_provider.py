@@ -325,6 +325,25 @@ async def test_a_delete_that_fails_is_tried_again_and_listed(cluster: StandIn, c
     assert 4 == cluster.requests.count(("DELETE", "pods"))
 
 
+async def test_a_delete_that_is_throttled_waits_as_the_server_asks(cluster: StandIn, config: KubernetesConfig) -> None:
+    """And is sent again then."""
+    asked_at: list[float] = []
+
+    def refuse(verb: str, kind: str) -> tuple[int, str, str] | None:
+        if (verb, kind) != ("DELETE", "pods"):
+            return None
+        asked_at.append(anyio.current_time())
+        return (429, "TooManyRequests", "later") if len(asked_at) == 1 else None
+
+    cluster.refuse, cluster.retry_after_s = refuse, 1
+    async with open_provider(config) as provider, provider.sandbox(SPEC):
+        pass
+
+    first, second = asked_at
+    assert 1 <= second - first
+    assert {} == cluster.pods
+
+
 NO_PROOFS = [(409, "Conflict", "admission webhook denied the request"), (404, "", "404 page not found")]
 
 

@@ -10,6 +10,7 @@ import anyio
 import pytest
 
 from sandbox import KubernetesConfig
+from sandbox.kube import watch as module
 from sandbox.kube.api import open_api
 from sandbox.kube.snapshot import Pod
 from sandbox.kube.watch import Watch
@@ -69,3 +70,23 @@ async def test_a_watch_that_is_cut_goes_on_from_what_it_heard(cluster: StandIn, 
     assert 2 * 20 == len(heard.pods)
     assert 1 == heard.lists
     assert cluster.requests.count(("WATCH", "pods")) > 5
+
+
+async def test_a_watch_waits_as_long_as_the_server_asks_but_not_for_a_day(
+    cluster: StandIn, heard: Heard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What stands before the server may ask for any time; the run's pods need looking after."""
+    monkeypatch.setattr(module, "LONGEST_RETRY_AFTER_S", 0.5)
+    refused_at: list[float] = []
+
+    def refuse(verb: str, kind: str) -> tuple[int, str, str] | None:
+        refused_at.append(anyio.current_time())
+        return (503, "ServiceUnavailable", "maintenance") if len(refused_at) == 1 else None
+
+    cluster.refuse, cluster.retry_after_s = refuse, 86400
+    with anyio.fail_after(5):
+        while not heard.lists:
+            await anyio.sleep(0.01)
+
+    first, second, *_ = refused_at
+    assert 0.5 <= second - first
