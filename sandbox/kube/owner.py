@@ -9,7 +9,8 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
+from functools import partial
 from typing import Any
 
 from sandbox.kube import ownership as rules
@@ -100,11 +101,11 @@ class Owner:
             match request:
                 case rules.SendCreate():
                     self.answer = None
-                    self._spawn(self._send())
+                    self._spawn(self._answered(self._send, rules.CreateUnknown()))
                 case rules.ReadBack():
-                    self._spawn(self._read())
+                    self._spawn(self._answered(self._read, rules.ReadFailed()))
                 case rules.Delete(uid):
-                    self._spawn(self._delete(uid))
+                    self._spawn(self._answered(partial(self._delete, uid), rules.DeleteEnded(uid, "failed")))
                 case rules.WakeAt(at):
                     wake_at.append(at)
         self._wake_at(min(wake_at) if wake_at else None)
@@ -182,6 +183,14 @@ class Owner:
         if pod.uid in self.claim.gone or (pod.nonce != self.claim.nonce and not self.claim.owns(pod.uid)):
             return
         self.pod = pod
+
+    async def _answered(self, request: Callable[[], Awaitable[None]], failed: rules.Event) -> None:
+        """An error that nobody foresaw leaves the outcome of a request as unknown as no answer does."""
+        try:
+            await request()
+        except Exception as error:
+            self._log.error("a request failed", pod=self.claim.name, exc_info=error)
+            self.tell(failed)
 
     async def _send(self) -> None:
         async with self._api.lane:

@@ -34,6 +34,7 @@ from sandbox.kube.endings import ended_early, lost
 from sandbox.kube.events import Events
 from sandbox.kube.guard import Guard
 from sandbox.kube.janitor import sweep
+from sandbox.kube.keep import kept_up
 from sandbox.kube.lease import RunLease
 from sandbox.kube.loss import EXPLAIN_S, explained, is_over
 from sandbox.kube.manifest import BOOT_KEY, PREFIX, RUN_LABEL, Mark, config_map, image_ref, pod
@@ -110,10 +111,10 @@ class KubernetesProvider:
         self._pulls = Pulls(self._events)
         self._guard = Guard(self._api, self.config, self._probe_sandbox)
         self._watch = Watch(self._api, self._selector, self)
-        self._spawn(self._background, self._watch.follow(), "watch")
-        self._spawn(self._background, self._look_again(), "looks beside the watch")
-        self._spawn(self._background, self._lease.renew(), "lease")
-        self._spawn(self._background, self._sweep(), "janitor")
+        self._spawn(self._background, kept_up(self._watch.follow, "watch"), "watch")
+        self._spawn(self._background, kept_up(self._look_again, "looks beside the watch"), "looks")
+        self._spawn(self._background, kept_up(self._lease.renew, "lease"), "lease")
+        self._spawn(self._background, kept_up(self._sweep, "janitor"), "janitor")
         return self
 
     async def __aexit__(

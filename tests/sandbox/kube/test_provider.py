@@ -30,7 +30,9 @@ from sandbox.errors import (
     SandboxLost,
     Unschedulable,
 )
-from sandbox.kube import ownership
+from sandbox.kube import keep, ownership
+from sandbox.kube.api import Api
+from sandbox.kube.manifest import LEASE_LABEL, NONCE_LABEL, SANDBOX_LABEL
 from tests.sandbox.deaf import Deaf
 from tests.sandbox.kube.pods import container, waiting
 from tests.sandbox.kube.standin import StandIn
@@ -494,6 +496,72 @@ async def test_a_log_that_cannot_be_written_loses_no_pod(cluster: StandIn, confi
 
     assert ({}, {}) == (cluster.pods, cluster.leases)
     assert deaf.lines >= 4
+
+
+def fail_at_first(monkeypatch: pytest.MonkeyPatch, name: str) -> list[str]:
+    """Let the first call of this method of `Api` fail as nobody foresaw; its name is put down then."""
+    method = getattr(Api, name)
+    failed: list[str] = []
+
+    async def failing(*args: Any, **kwargs: Any) -> Any:
+        if failed:
+            return await method(*args, **kwargs)
+        failed.append(name)
+        raise LookupError("a defect")
+
+    monkeypatch.setattr(Api, name, failing)
+    return failed
+
+
+@pytest.mark.parametrize("name", ["create_pod", "read_pod", "delete_pod", "list_pods"])
+async def test_an_error_that_nobody_foresaw_is_logged_and_ends_nothing(
+    cluster: StandIn, config: KubernetesConfig, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """A create, a read-back, a delete or the watch in which a defect shows goes on as after a failed answer."""
+    monkeypatch.setattr(keep, "FIRST_PAUSE_S", 0.05)
+    monkeypatch.setattr(ownership, "DOUBT_S", 0.5)
+    lost = iter([(500, "InternalError", "no")] if name == "read_pod" else [])  # so that something is read back
+    cluster.refuse = lambda verb, kind: next(lost, None) if (verb, kind) == ("POST", "pods") else None
+    failed = fail_at_first(monkeypatch, name)
+
+    with structlog.testing.capture_logs() as lines:
+        async with open_provider(config) as provider, provider.sandbox(SPEC) as box:
+            assert 0 == (await box.run("true", timeout_s=20)).exit_code
+
+    assert [name] == failed
+    assert ["LookupError('a defect')"] == [repr(line["exc_info"]) for line in lines if line["log_level"] == "error"]
+    assert ({}, {}) == (cluster.pods, cluster.leases)
+
+
+async def test_a_lease_that_fails_as_nobody_foresaw_is_renewed_all_the_same(
+    cluster: StandIn, config: KubernetesConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And at once: it was due."""
+    monkeypatch.setattr(keep, "FIRST_PAUSE_S", 0.05)
+    async with open_provider(config.model_copy(update={"lease_s": 3.0})):
+        await anyio.sleep(0.5)  # the sweep is over
+        fail_at_first(monkeypatch, "call")
+        await anyio.sleep(1.5)
+        assert ("PATCH", "leases") in cluster.requests
+
+
+async def test_a_lease_that_cannot_be_read_keeps_no_sweep_from_beginning_again(
+    cluster: StandIn, config: KubernetesConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What dead runs left goes once it can."""
+    monkeypatch.setattr(keep, "FIRST_PAUSE_S", 0.05)
+    cluster.leases["odd"] = {"metadata": {"name": "odd"}, "spec": {"leaseDurationSeconds": "long"}}
+    cluster.status_of_new = lambda pod: {"phase": "Pending"}
+    labels = {SANDBOX_LABEL: "true", LEASE_LABEL: "dead", NONCE_LABEL: "n1"}
+    cluster.create({"metadata": {"name": "left", "labels": labels}, "spec": {}})
+
+    async with open_provider(config):
+        await anyio.sleep(0.2)
+        assert ["left"] == list(cluster.pods)
+        del cluster.leases["odd"]
+        with anyio.fail_after(5):
+            while cluster.pods:
+                await anyio.sleep(0.01)
 
 
 async def test_closing_goes_on_while_it_gets_somewhere_and_ends_when_it_does_not(
