@@ -218,7 +218,8 @@ class Owner:
         async with self._api.lane:
             asked_at = time.monotonic()
             answer = await self._api.read_pod(self.claim.name)
-        self.looks += 1
+        if isinstance(answer, Found | Absent):
+            self.looks += 1
         match answer:
             case Found(pod):
                 self._note(pod)

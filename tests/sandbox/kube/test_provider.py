@@ -154,6 +154,27 @@ async def test_a_429_and_a_failing_webhook_lose_no_create(cluster: StandIn, conf
         assert 0 == (await box.run("true", timeout_s=20)).exit_code
 
 
+async def test_a_create_whose_read_back_fails_is_not_sent_again_unseen(
+    cluster: StandIn, config: KubernetesConfig
+) -> None:
+    """While nobody can say whether the pod is there, it is looked for; then the create is sent once more."""
+    lost = iter([(500, "InternalError", "no")])
+    unread = iter([(503, "ServiceUnavailable", "no")] * 3)
+    asked: list[str] = []
+
+    def refuse(verb: str, kind: str) -> tuple[int, str, str] | None:
+        if kind != "pods" or verb not in {"POST", "GET"} or (verb == "GET" and not asked):
+            return None
+        asked.append(verb)
+        return next(lost, None) if verb == "POST" else next(unread, None)
+
+    cluster.refuse = refuse
+    async with open_provider(config) as provider, provider.sandbox(SPEC):
+        pass
+
+    assert ["POST", *["GET"] * 4, "POST"] == asked
+
+
 REJECTIONS = [
     ((403, "Forbidden", 'pods "x" is forbidden: exceeded quota: q'), QuotaExceeded, "raise the quota"),
     ((403, "Forbidden", "cannot create resource pods"), ProviderUnavailable, "role"),
