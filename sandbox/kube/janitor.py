@@ -1,11 +1,13 @@
 """Deletes what dead runs left behind: pods whose run's lease has expired or is gone, and nothing else.
 
 Pods are listed before leases. A lease is made before its run's first pod, so one that is missing then is of a run that
-has ended. Before a run's pods are deleted its lease is looked at once more.
+has ended. Deletes take their time, and a run may renew its lease late: the leases are looked at again meanwhile.
 """
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from urllib.parse import urlencode
@@ -13,6 +15,9 @@ from urllib.parse import urlencode
 from sandbox.kube.api import Absent, Api, ApiFailure, DeleteAccepted, Found, OtherUid
 from sandbox.kube.lease import Lease, delete_lease, list_leases
 from sandbox.kube.manifest import LEASE_LABEL, NONCE_LABEL, SANDBOX_LABEL
+
+LEASES_HOLD_S = 2.0
+"""Deletes go on for so long after a look at the leases, and then there is another."""
 
 
 @dataclass(frozen=True)
@@ -48,18 +53,26 @@ async def sweep(api: Api, *, grace_s: int = 1) -> Swept:
     pods = await _marked_pods(api)
     leases = await list_leases(api)
     doomed = ownerless(pods, leases, api.server_time())
+    kept = len(pods) - len(doomed)
     deleted: list[str] = []
     failed: list[str] = []
-    if doomed:
-        leases = await list_leases(api)
-    for pod in ownerless(doomed, leases, api.server_time()):
-        answer = await api.delete_pod(pod.name, pod.uid, grace_s=grace_s)
-        if isinstance(answer, DeleteAccepted):
+    looked_at = -math.inf
+    for number, pod in enumerate(doomed):
+        if time.monotonic() - looked_at > LEASES_HOLD_S:
+            looked_at = time.monotonic()
+            try:
+                leases = await list_leases(api)
+            except ApiFailure:
+                failed += [left.name for left in doomed[number:]]
+                break
+        if not ownerless([pod], leases, api.server_time()):
+            kept += 1
+        elif isinstance(answer := await api.delete_pod(pod.name, pod.uid, grace_s=grace_s), DeleteAccepted):
             deleted.append(pod.name)
         elif not isinstance(answer, Absent) and not (isinstance(answer, OtherUid) and await _is_gone(api, pod)):
             failed.append(pod.name)
     removed = await _remove_leases(api, leases, keep={pod.lease for pod in pods} if failed else frozenset())
-    return Swept(tuple(deleted), len(pods) - len(doomed), tuple(failed), removed)
+    return Swept(tuple(deleted), kept, tuple(failed), removed)
 
 
 async def _is_gone(api: Api, pod: Marked) -> bool:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
 from sandbox import KubernetesConfig
+from sandbox.kube import janitor
 from sandbox.kube.api import Api, open_api
 from sandbox.kube.janitor import sweep
 from sandbox.kube.manifest import LEASE_LABEL, NONCE_LABEL, PREFIX, SANDBOX_LABEL
@@ -58,3 +60,52 @@ async def test_a_pod_whose_delete_is_in_conflict_keeps_its_lease(cluster: StandI
 
     assert (("sb",), ()) == (swept.failed, swept.leases)
     assert ["run-1"] == list(cluster.leases)
+
+
+async def test_a_run_that_renews_its_lease_while_others_pods_are_deleted_keeps_its_pods(
+    cluster: StandIn, api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A sweep may take minutes, and a run whose lease had expired may live on."""
+    monkeypatch.setattr(janitor, "LEASES_HOLD_S", 0.0)
+    leave(cluster, "dead-1", "dead-2", lease="dead")
+    leave(cluster, "late-1", "late-2", lease="late")
+    hold(cluster, "dead", renewed_at=LONG_AGO)
+    hold(cluster, "late", renewed_at=LONG_AGO)
+
+    def refuse(verb: str, kind: str) -> None:
+        if cluster.requests.count(("DELETE", "pods")) == 2:
+            hold(cluster, "late", renewed_at=datetime.now(UTC).isoformat())
+
+    cluster.refuse = refuse
+    swept = await sweep(api)
+
+    assert ("dead-1", "dead-2") == swept.deleted
+    assert (2, ("dead",)) == (swept.kept, swept.leases)
+    assert {"late-1", "late-2"} <= set(cluster.pods)
+
+
+async def test_where_leases_can_be_read_no_more_the_sweep_leaves_the_rest(
+    cluster: StandIn, api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And says what it did."""
+    monkeypatch.setattr(janitor, "LEASES_HOLD_S", 0.0)
+    leave(cluster, "sb-1", "sb-2", "sb-3")
+
+    def refuse(verb: str, kind: str) -> tuple[int, str, str] | None:
+        is_late = ("DELETE", "pods") in cluster.requests
+        return (503, "ServiceUnavailable", "busy") if kind == "leases" and is_late else None
+
+    cluster.refuse = refuse
+    swept = await sweep(api)
+
+    assert (("sb-1",), ("sb-2", "sb-3")) == (swept.deleted, swept.failed)
+
+
+async def test_a_sweep_of_many_pods_looks_at_the_leases_now_and_then(cluster: StandIn, api: Api) -> None:
+    """Not once for each."""
+    leave(cluster, *(f"sb-{number}" for number in range(50)))
+
+    swept = await sweep(api)
+
+    assert 50 == len(swept.deleted)
+    assert cluster.requests.count(("GET", "leases")) < 10
