@@ -88,8 +88,17 @@ async def _remove_leases(api: Api, leases: Mapping[str, Lease], *, keep: Iterabl
 
 async def _marked_pods(api: Api) -> list[Marked]:
     """Pods with all of our marks; one that lacks any of them is not ours to touch. Raises `ApiFailure`."""
+    query = {"labelSelector": f"{SANDBOX_LABEL}=true,{LEASE_LABEL},{NONCE_LABEL}"}
+    try:
+        return await _pages_of_pods(api, {**query, "limit": "500"})
+    except ApiFailure as failure:
+        if failure.status != 410:
+            raise
+    return await _pages_of_pods(api, query)  # the server kept no such old list: it comes in one piece
+
+
+async def _pages_of_pods(api: Api, query: dict[str, str]) -> list[Marked]:
     found: list[Marked] = []
-    query = {"labelSelector": f"{SANDBOX_LABEL}=true,{LEASE_LABEL},{NONCE_LABEL}", "limit": "500"}
     while True:
         page = await api.call("GET", f"{api.path('pods')}?{urlencode(query)}")
         for item in page.get("items") or []:
@@ -98,7 +107,7 @@ async def _marked_pods(api: Api) -> list[Marked]:
         following = (page.get("metadata") or {}).get("continue")
         if not following:
             return found
-        query["continue"] = str(following)
+        query = {**query, "continue": str(following)}
 
 
 __all__ = ["ApiFailure", "Marked", "Swept", "ownerless", "sweep"]

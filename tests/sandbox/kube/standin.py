@@ -59,6 +59,8 @@ class StandIn:
         self.log: list[tuple[int, str, dict[str, Any]]] = []
         self.oldest = 0
         """Watches from before this version get 410."""
+        self.forgets_lists = False
+        """A second page of a list gets 410."""
         self.url = ""
         self._versions = itertools.count(1)
         self._addresses = itertools.count(2)
@@ -117,8 +119,7 @@ class StandIn:
             taken = body["metadata"]["name"] in self.pods
             return _status(409, "AlreadyExists", "taken") if taken else web.json_response(self.create(body), status=201)
         if name is None:
-            items = [one for one in self.pods.values() if _selected(one, request.query.get("labelSelector", ""))]
-            return web.json_response({"metadata": {"resourceVersion": str(self._now())}, "items": items})
+            return self._list(request.query)
         pod = self.pods.get(name)
         if pod is None:
             return _status(404, "NotFound", "no such pod")
@@ -128,6 +129,12 @@ class StandIn:
             else:
                 return _status(409, "Conflict", "the UID in the precondition does not match")
         return web.json_response(pod)
+
+    def _list(self, query: Mapping[str, str]) -> web.StreamResponse:
+        if "continue" in query and self.forgets_lists:
+            return _status(410, "Expired", "the continue token is too old")
+        page = _page([one for one in self.pods.values() if _selected(one, query.get("labelSelector", ""))], query)
+        return web.json_response({**page, "metadata": {**page["metadata"], "resourceVersion": str(self._now())}})
 
     def _leases(self, verb: str, name: str | None, body: dict[str, Any]) -> web.StreamResponse:
         if verb == "POST":

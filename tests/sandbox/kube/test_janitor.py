@@ -101,6 +101,17 @@ async def test_where_leases_can_be_read_no_more_the_sweep_leaves_the_rest(
     assert (("sb-1",), ("sb-2", "sb-3")) == (swept.deleted, swept.failed)
 
 
+@pytest.mark.parametrize("forgets", [False, True], ids=["in pages", "in one piece"])
+async def test_pods_are_found_though_the_server_forgets_a_list_between_its_pages(
+    cluster: StandIn, api: Api, forgets: bool
+) -> None:
+    """A page that is asked for too late begins the list again, without pages."""
+    cluster.forgets_lists = forgets
+    leave(cluster, *(f"sb-{number}" for number in range(501)))
+
+    assert 501 == len((await sweep(api)).deleted)
+
+
 async def test_a_sweep_of_many_pods_looks_at_the_leases_now_and_then(cluster: StandIn, api: Api) -> None:
     """Not once for each."""
     leave(cluster, *(f"sb-{number}" for number in range(50)))
