@@ -269,12 +269,16 @@ class OwnershipMachine(RuleBasedStateMachine):
     """One claim against a server that loses requests and replies, is slow, fails before and after the store, and has
     other users who take our name and delete our pod."""
 
-    @initialize()
-    def begin(self) -> None:
+    @initialize(is_stored=st.booleans())
+    def begin(self, is_stored: bool) -> None:
         self.now = 1.0
         self.server = Server()
         self.claim = Claim("name", OURS)
         self.wake_at: float | None = None
+        if is_stored:  # so that half of the trials come to what happens later
+            self.tell(MaySend())
+            self.server.creates.clear()
+            self.tell(self.server.serve_create())
 
     def tell(self, event: Event) -> None:
         self.claim, requests = step(self.claim, event, self.now)
