@@ -115,10 +115,11 @@ class RunLease:
         for an answer."""
         while True:
             await anyio.sleep(max(0.0, self._renewed_at + self._duration_s / 3 - time.monotonic()))
-            patience_s = self._duration_s / 3
+            patience_s, longest_s = self._duration_s / 3, self._duration_s / 10
+            pause_s = min(RETRY_S, longest_s)
             while not await self._renewed(patience_s):
-                await anyio.sleep(min(RETRY_S, self._duration_s / 10) * random.uniform(0.7, 1.3))
-                patience_s = self._duration_s / 10
+                await anyio.sleep(pause_s * random.uniform(0.7, 1.3))
+                patience_s, pause_s = longest_s, min(longest_s, 2 * pause_s)
 
     async def _renewed(self, timeout_s: float) -> bool:
         """Renew it, or make it again where it is not there. Whether the server said that it was done."""

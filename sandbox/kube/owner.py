@@ -141,7 +141,7 @@ class Owner:
     ) -> ApiFailure | None:
         """Look at the pod, for who does not trust the watch alone. A look that was asked for no longer than `max_age_s`
         ago, or is asked for meanwhile, is shared. Returns what kept the pod from being read."""
-        if unless_watched and self._watched():
+        if unless_watched and self._watched() and not self.claim.must_look:
             return None
         since = time.monotonic() - max_age_s
         try:
