@@ -23,6 +23,7 @@ from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStre
 
 from grader import pace
 from grader.breaker import Breaker
+from grader.errors import LedgerUnwritable
 from grader.record import Evidence, Grading, Submission
 from grader.verdict import Cause, Outcome
 from sandbox.log import Log
@@ -90,7 +91,8 @@ async def run_batch(
     """Grade `jobs`, at most `concurrency` at once and fewer while the place is saturated, and record each as it ends.
 
     The answer is why it stopped before the last job, or None. A batch is stopped from outside by cancelling it.
-    `append` blocks until its gradings are on the disk and runs in a worker thread; what it raises ends the batch.
+    `append` blocks until its gradings are on the disk and runs in a worker thread; what it raises ends the batch, as
+    does a log that cannot be kept.
     `dedupe` grades the same patch for the same task once. `load_per_core` is read for the pace; None where the load of
     this machine says nothing of the sandboxes.
     """
@@ -244,12 +246,14 @@ def _waiting(receive: MemoryObjectReceiveStream[Grading]) -> Iterator[Grading]:
 
 
 async def graded(job: Job, grade: Grade, grading_timeout_s: float, code_revision: str) -> Grading:
-    """The grading of one job, whatever happens in it; only a cancel from outside comes through."""
+    """The grading of one job, whatever happens in it. A cancel from outside comes through, and `LedgerUnwritable`."""
     began, started_at = time.monotonic(), datetime.now(UTC)
     reason = f"the grading outlived its budget of {grading_timeout_s:g} s and {GIVE_BACK_S:g} s more to give back"
     with anyio.move_on_after(grading_timeout_s + GIVE_BACK_S):
         try:
             return await grade(job)
+        except LedgerUnwritable:
+            raise
         except Exception as error:
             # grade_one turns infrastructure trouble into a grading; what arrives here is a defect, and is said.
             Log("grader").error("grading failed", exc_info=True, task_id=job.task.task_id)

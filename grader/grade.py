@@ -24,6 +24,7 @@ from anyio import move_on_after, to_thread
 from grader import apply, channel, conditions, probe, reward, suite, tamper
 from grader.campaign import Conditions, Limits, RewardPolicy
 from grader.conditions import Observed, Promises
+from grader.errors import LedgerUnwritable
 from grader.hold import PromiseBroken, held
 from grader.parsers import UnknownParser, parse_log
 from grader.patch import Patch, Rejected, parse, without
@@ -54,7 +55,9 @@ async def grade_one(
     code_revision: str,
     tampering: tamper.TamperPolicy = "report",
 ) -> Grading:
-    """Grade one submission and say what became of it. Raises nothing but cancellation.
+    """Grade one submission and say what became of it.
+
+    Raises nothing but cancellation and, when the log cannot be kept, `LedgerUnwritable`.
 
     `logs_dir` is a directory inside the run's own; None keeps no log. `canary` is the address of a listener here that
     egress is tried on; None leaves egress unread.
@@ -64,6 +67,8 @@ async def grade_one(
     try:
         with move_on_after(limits.grading_timeout_s):
             await route.go()
+    except LedgerUnwritable:
+        raise
     except Exception as error:
         Log("grader").error("a grading broke off", exc_info=True, task_id=task.task_id)
         route.end = route.end or _no_verdict(f"the grader failed ({type(error).__name__}: {error}); please report it")
@@ -424,7 +429,13 @@ def _keep(content: bytes, logs_dir: Path | None, task_id: str, suffix: str) -> s
     """Store it under a name that nothing in a sandbox chose; its path relative to the run's directory."""
     if logs_dir is None:
         return None
-    logs_dir.mkdir(parents=True, exist_ok=True)
     path = logs_dir / f"{re.sub(r'[^A-Za-z0-9_.-]', '_', task_id)[:100]}.{secrets.token_hex(6)}.{suffix}"
-    path.write_bytes(content)
+    try:
+        logs_dir.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
+    except OSError as error:
+        raise LedgerUnwritable(
+            f"{logs_dir}: the log of {task_id} cannot be kept ({error.strerror});"
+            " make room or let this user write there, then give the same command again"
+        ) from error
     return f"{logs_dir.name}/{path.name}"

@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryFile
 
 from grader.batch import Job
 from grader.campaign import Campaign
+from grader.errors import UsageError
 from grader.grade import grade_one
 from grader.images import ensure_image
 from grader.ledger import run_directory
@@ -43,15 +46,37 @@ class ProviderGrounds:
             limits=self.campaign.limits,
             rewards=self.campaign.rewards,
             tampering=self.campaign.tampering,
-            logs_dir=run_directory(self.campaign.runs_dir, self.campaign.run) / "logs",
+            logs_dir=logs_directory(self.campaign),
             canary=self.canary,
             code_revision=self.code_revision,
         )
 
 
+def logs_directory(campaign: Campaign) -> Path:
+    """Where the logs of the campaign's gradings are kept."""
+    return run_directory(campaign.runs_dir, campaign.run) / "logs"
+
+
+def _try_logs(directory: Path) -> None:
+    """Raise `UsageError` before any suite is paid for whose log could not be kept."""
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        with TemporaryFile(dir=directory) as trial:
+            trial.write(b"a log")
+    except OSError as error:
+        raise UsageError(
+            f"{directory}: cannot be made or written ({error.strerror}), and logs are kept there;"
+            " mend it or name another --runs-dir"
+        ) from error
+
+
 @asynccontextmanager
 async def open_grounds(campaign: Campaign, code_revision: str) -> AsyncIterator[ProviderGrounds]:
-    """Open the campaign's provider. Leaving gives back every sandbox. Raises `ProviderUnavailable`."""
+    """Open the campaign's provider. Leaving gives back every sandbox.
+
+    Raises `ProviderUnavailable`, and `UsageError` where logs could not be kept.
+    """
+    _try_logs(logs_directory(campaign))
     async with open_provider(campaign.provider) as provider, _canary(provider, campaign) as canary:
         yield ProviderGrounds(provider, campaign, canary, code_revision)
 

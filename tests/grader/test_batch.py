@@ -9,6 +9,7 @@ import anyio
 import pytest
 
 from grader.batch import Job, Stops, run_batch
+from grader.errors import LedgerUnwritable
 from grader.ledger import Ledger
 from grader.pace import Reading
 from grader.record import Grading, Submission
@@ -176,6 +177,21 @@ async def test_a_disk_that_takes_nothing_more_ends_the_batch(tmp_path: Path) -> 
 
 def twin(task_id: str, model: str, patch: bytes = b"p") -> Job:
     return Job(task(task_id), Submission(task_id, model, patch, "p.jsonl:1"))
+
+
+async def test_a_log_that_cannot_be_kept_ends_the_batch_and_loses_nothing_that_has_ended(tmp_path: Path) -> None:
+    """It is no grading without a verdict, of which a batch would make hundreds; what ended before it is recorded."""
+
+    async def grade(job: Job) -> Grading:
+        if job.task.task_id == "5":
+            raise LedgerUnwritable("no space left")
+        return await quick(job)
+
+    with opened(tmp_path / "r") as ledger:
+        with pytest.raises(ExceptionGroup) as caught:
+            await run(jobs(30), ledger, Watcher(), grade=grade, concurrency=1)
+        assert ["0", "1", "2", "3", "4"] == [one.task_id for one in ledger.gradings()]
+    assert caught.group_contains(LedgerUnwritable)
 
 
 async def test_the_same_patch_is_graded_once_and_each_submission_has_its_row(tmp_path: Path) -> None:

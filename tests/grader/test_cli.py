@@ -12,6 +12,7 @@ import pytest
 
 from grader.cli import main
 from grader.errors import LedgerUnwritable, UsageError
+from grader.ledger import read_only
 from grader.revision import code_revision, files_digest
 from grader.verdict import Outcome
 from sandbox.errors import CreateError, ImageError, ProviderUnavailable
@@ -138,6 +139,19 @@ def test_bad_input_is_a_short_message_and_exit_2(
     assert len(ended.err.splitlines()) <= 2
     assert "" == ended.out
     assert not (place / "runs").exists()
+
+
+def test_logs_that_cannot_be_stored_are_told_before_anything_is_graded(grader: Shell, place: Path) -> None:
+    """No suite is paid for whose log would be lost."""
+    (place / "runs/r").mkdir(parents=True)
+    (place / "runs/r/logs").write_text("in the way")
+
+    ended = grader(*GRADE, "--state-dir", "state")
+
+    assert 2 == ended.status, ended.err
+    assert "r/logs: cannot be made or written (File exists), and logs are kept there" in ended.err
+    with read_only(place / "runs/r") as ledger:
+        assert [] == list(ledger.gradings())
 
 
 def finished_run(place: Path) -> None:

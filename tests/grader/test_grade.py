@@ -18,6 +18,7 @@ import anyio
 import pytest
 
 from grader.campaign import Conditions, Limits, RewardPolicy
+from grader.errors import LedgerUnwritable
 from grader.grade import grade_one
 from grader.probe import Canary
 from grader.record import Grading, Submission
@@ -169,6 +170,14 @@ async def test_a_hanging_patch_times_out(tmp_path: Path) -> None:
     assert (Outcome.TIMED_OUT, None) == (grading.outcome, grading.reward)
     assert grading.evidence.suite_timed_out
     assert (tmp_path / "logs" / Path(str(grading.evidence.log_path)).name).read_bytes().startswith(b"here\n")
+
+
+async def test_a_log_that_cannot_be_kept_stops_the_run_and_is_no_verdict(tmp_path: Path) -> None:
+    """Nothing is recorded without its log, nor as trouble of the grader: the run ends, to be resumed."""
+    (tmp_path / "logs").write_text("in the way")
+    async with toy(tmp_path) as (repo, provider):
+        with pytest.raises(LedgerUnwritable, match=r"/logs: the log of .* cannot be kept \(File exists\)"):
+            await graded(make_task(repo), b"", provider, logs_dir=tmp_path / "logs")
 
 
 async def test_a_hanging_patch_has_no_verdict_where_the_reference_comes_near_the_limit(tmp_path: Path) -> None:
