@@ -9,6 +9,7 @@ Not covered: two runs in one file, files on a network mount (SQLite's write-ahea
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import hashlib
 import json
@@ -27,6 +28,9 @@ from grader.verdict import Cause, Outcome
 SCHEMA_VERSION = 1
 APPLICATION_ID = 0x53414E44
 """SQLite's application id for our files: "SAND"."""
+
+_FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EIO})
+"""What the system says of a disk that takes nothing more, whoever asks."""
 
 _SCHEMA = """
 CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) STRICT;
@@ -254,11 +258,15 @@ class Ledger:
             if self._connection.in_transaction:
                 self._connection.execute("ROLLBACK")
             if isinstance(error, sqlite3.OperationalError):
-                raise LedgerUnwritable(
-                    f"{ledger_path(self.run_dir)}: cannot be written ({error});"
-                    " make room or mend the disk, then give the same command again"
-                ) from error
+                raise _unwritable(ledger_path(self.run_dir), error) from error
             raise
+
+
+def _unwritable(path: Path, error: OSError | sqlite3.Error) -> LedgerUnwritable:
+    why = error.strerror if isinstance(error, OSError) else str(error)
+    return LedgerUnwritable(
+        f"{path}: cannot be written ({why}); make room or mend the disk, then give the same command again"
+    )
 
 
 def _row(row: tuple[Any, ...]) -> Row:
@@ -288,30 +296,46 @@ def create_or_resume(
 
     `identity` is what its verdicts depend on. Raises `RunChanged`, naming each difference, when the run was begun with
     another identity, or when a task or recipe that already gave a verdict has changed; `RunBusy` when another process
-    writes the run; and `UsageError` when the file is not a ledger of this version.
+    writes the run; `LedgerUnwritable` when its disk is full; and `UsageError` when the file is not a ledger of this
+    version.
     """
     try:
         run_dir.mkdir(parents=True, exist_ok=True)
         lock = os.open(run_dir / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     except OSError as error:
+        if error.errno in _FULL:
+            raise _unwritable(run_dir, error) from error
         raise UsageError(f"{run_dir}: cannot be made or written ({error.strerror}); name another --runs-dir") from error
     with _only_writer(run_dir, lock):
         connection = _connect(ledger_path(run_dir), writable=True)
         try:
             ledger = Ledger(connection, run_dir, identity_hash(identity))
-            if _is_new(connection):
-                _create(connection, identity)
-            _check_version(connection, run_dir)
-            _refuse_changes(ledger, identity, asked)
-            ledger.expect(asked)
-            with ledger._transaction():
-                connection.execute(
-                    "INSERT INTO starts (started_at, code_revision, campaign) VALUES (?, ?, ?)",
-                    (start.started_at, start.code_revision, start.campaign),
-                )
+            _begin(ledger, connection, identity=identity, asked=asked, start=start)
             yield ledger
+        except sqlite3.OperationalError as error:
+            raise _unwritable(ledger_path(run_dir), error) from error
         finally:
             connection.close()
+
+
+def _begin(
+    ledger: Ledger,
+    connection: sqlite3.Connection,
+    *,
+    identity: Mapping[str, object],
+    asked: Sequence[Expected],
+    start: Start,
+) -> None:
+    if _is_new(connection):
+        _create(connection, identity)
+    _check_version(connection, ledger.run_dir)
+    _refuse_changes(ledger, identity, asked)
+    ledger.expect(asked)
+    with ledger._transaction():
+        connection.execute(
+            "INSERT INTO starts (started_at, code_revision, campaign) VALUES (?, ?, ?)",
+            (start.started_at, start.code_revision, start.campaign),
+        )
 
 
 @contextmanager
@@ -345,8 +369,11 @@ def _only_writer(run_dir: Path, descriptor: int) -> Iterator[None]:
                 f"run {run_dir.name!r} is being written by another process (pid {holder});"
                 " wait for it, or give this run another --run NAME"
             ) from None
-        os.ftruncate(descriptor, 0)
-        os.pwrite(descriptor, str(os.getpid()).encode(), 0)
+        try:
+            os.ftruncate(descriptor, 0)
+            os.pwrite(descriptor, str(os.getpid()).encode(), 0)
+        except OSError as error:
+            raise _unwritable(run_dir, error) from error
         yield
     finally:
         os.close(descriptor)
@@ -370,8 +397,15 @@ def _connect(path: Path, *, writable: bool) -> sqlite3.Connection:
             connection.execute("PRAGMA synchronous = FULL")
         connection.execute("PRAGMA busy_timeout = 30000")
     except sqlite3.DatabaseError as error:
+        if writable and _primary(error) in {sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR}:
+            raise _unwritable(path, error) from error
         raise UsageError(f"{path}: cannot be opened as a ledger ({error}); move it away or name another run") from error
     return connection
+
+
+def _primary(error: sqlite3.Error) -> int:
+    """SQLite's result code of an error, without what the extended code adds; 0 for one of the module's own."""
+    return getattr(error, "sqlite_errorcode", 0) & 0xFF
 
 
 def _is_new(connection: sqlite3.Connection) -> bool:

@@ -192,6 +192,35 @@ def test_a_run_that_is_not_there_is_named(tmp_path: Path) -> None:
     assert not (tmp_path / "none").exists()
 
 
+FULL = """
+import sys, resource
+from pathlib import Path
+from grader.errors import LedgerUnwritable
+from tests.grader.test_ledger import expected, opened
+resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[2]), resource.RLIM_INFINITY))
+try:
+    with opened(Path(sys.argv[1]), expected()):
+        pass
+except LedgerUnwritable as error:
+    sys.exit(str(error))
+"""
+
+
+@pytest.mark.parametrize("room", [0, 4096, 16384, 40000])
+def test_a_disk_that_is_full_before_the_run_begins_is_told_as_such(tmp_path: Path, room: int) -> None:
+    """Wherever the disk ends, under the lock, the schema or the first rows, what cannot be written is named; once there
+    is room the run begins."""
+    command = [sys.executable, "-c", FULL, str(tmp_path / "r"), str(room)]
+    done = subprocess.run(command, cwd=Path(__file__).parents[2], capture_output=True, text=True, check=False)
+
+    assert 1 == done.returncode, done.stderr
+    assert f"{tmp_path / 'r'}" in done.stderr
+    assert "make room or mend the disk, then give the same command again\n" in done.stderr
+    assert 1 == len(done.stderr.splitlines())
+    with opened(tmp_path / "r", expected()) as ledger:
+        assert [expected()] == ledger.expected()
+
+
 WRITER = """
 import sys
 from pathlib import Path
