@@ -140,10 +140,10 @@ def remove_images(*digests: Digest, state_dir: StateDir = None, as_json: Json = 
 
 
 def _store(state_dir: Path | None) -> ImageStore:
-    from sandbox.local.scratch import default_state_dir
+    from sandbox.local.scratch import state_directory
     from sandbox.local.store import ImageStore
 
-    return ImageStore((state_dir or default_state_dir()).expanduser())
+    return ImageStore(state_directory(state_dir))
 
 
 def _show(records: Sequence[ImageRecord], as_json: bool) -> None:

@@ -59,10 +59,10 @@ def _on_cluster(config: KubernetesConfig, *, as_json: bool) -> int:
 def _here(config: LocalConfig, *, as_json: bool) -> int:
     from dataclasses import asdict
 
-    from sandbox.local.scratch import default_state_dir
+    from sandbox.local.scratch import state_directory
     from sandbox.local.sweep import sweep
 
-    swept = sweep((config.state_dir or default_state_dir()).expanduser().absolute())
+    swept = sweep(state_directory(config.state_dir))
     told = f"{swept.sandboxes} sandboxes and {swept.processes} processes of {swept.instances} dead providers removed"
     sys.stdout.write((json.dumps(asdict(swept)) if as_json else told) + "\n")
     return Exit.DONE

@@ -19,7 +19,7 @@ from sandbox.config import LocalConfig
 from sandbox.errors import ImageError, ProviderUnavailable, SandboxError
 from sandbox.finding import ONE_SANDBOX, Asked, Finding, Level, first_command
 from sandbox.local.provider import LocalProvider
-from sandbox.local.scratch import Instance, default_state_dir
+from sandbox.local.scratch import Instance, state_directory, usable
 from sandbox.local.site import Site
 from sandbox.spec import Facts, SandboxSpec
 
@@ -34,8 +34,8 @@ _FILTER = 2
 
 async def examine(config: LocalConfig, *, asked: Asked = ONE_SANDBOX, image: str | None = None) -> list[Finding]:
     """What this machine gives, in the order in which to mend it. `image` None: the machine's own programs are tried."""
-    state_dir = (config.state_dir or default_state_dir()).expanduser().absolute()
     try:
+        state_dir = state_directory(config.state_dir)
         findings = await anyio.to_thread.run_sync(_machine, state_dir, config.host_python)
     except (SandboxError, OSError) as error:
         return [Finding("sandboxes", "error", str(error))]
@@ -44,9 +44,11 @@ async def examine(config: LocalConfig, *, asked: Asked = ONE_SANDBOX, image: str
 
 def _machine(state_dir: Path, host_python: Path | None) -> list[Finding]:
     """What can be seen from outside. Opening the site proves with a sandbox that the kernel lets us make some."""
-    instance = Instance.open(state_dir)
+    with usable(state_dir):
+        instance = Instance.open(state_dir)
     try:
-        site = Site.prepare(instance, state_dir, bundle(), host_python)
+        with usable(state_dir):
+            site = Site.prepare(instance, state_dir, bundle(), host_python)
         version = subprocess.run([site.bwrap, "--version"], capture_output=True, text=True, timeout=20, check=False)
     finally:
         instance.close()

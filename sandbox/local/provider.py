@@ -32,7 +32,7 @@ from sandbox.local.disk import DiskWatch
 from sandbox.local.image import StoredImage
 from sandbox.local.limits import choose_cpus
 from sandbox.local.process import SandboxProcess
-from sandbox.local.scratch import Instance, default_state_dir
+from sandbox.local.scratch import Instance, state_directory, usable
 from sandbox.local.site import Site
 from sandbox.local.sweep import sweep
 from sandbox.local.ticket import LocalTicket
@@ -58,7 +58,7 @@ class LocalProvider:
 
     def __init__(self, config: LocalConfig) -> None:
         self.config = config
-        self.state_dir = (config.state_dir or default_state_dir()).expanduser().absolute()
+        self.state_dir = state_directory(config.state_dir)
         self._site: Site | None = None
         self._slots = asyncio.Semaphore(config.max_live)
         self._tickets: set[LocalTicket] = set()
@@ -80,13 +80,14 @@ class LocalProvider:
         return self._open_site().host
 
     async def __aenter__(self) -> LocalProvider:
-        instance = Instance.open(self.state_dir)
-        try:
-            self._site = await in_thread(Site.prepare, instance, self.state_dir, bundle(), self.config.host_python)
-        except BaseException:
-            with contextlib.suppress(OSError):
-                instance.close()
-            raise
+        with usable(self.state_dir):
+            instance = Instance.open(self.state_dir)
+            try:
+                self._site = await in_thread(Site.prepare, instance, self.state_dir, bundle(), self.config.host_python)
+            except BaseException:
+                with contextlib.suppress(OSError):
+                    instance.close()
+                raise
         self._remover = ThreadPoolExecutor(max_workers=2, thread_name_prefix="sandman-remove")
         self._later(self._remover.submit(self._sweep))
         self._disk = DiskWatch(self.state_dir)

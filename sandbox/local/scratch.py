@@ -15,8 +15,11 @@ import fcntl
 import os
 import secrets
 import stat
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+
+from sandbox.errors import ProviderUnavailable
 
 CGROUP_NOTE = "cgroup"
 """File in a sandbox's directory that names its cgroups, one a line, so that a later sweep can remove them as well."""
@@ -25,10 +28,26 @@ GRAVE = ".gone-"
 """Stands in the name of a directory whose removal is under way."""
 
 
-def default_state_dir() -> Path:
-    """`sandman-grader` under `$XDG_CACHE_HOME`, else under `~/.cache`."""
-    base = os.environ.get("XDG_CACHE_HOME")
-    return (Path(base) if base else Path.home() / ".cache") / "sandman-grader"
+def state_directory(named: Path | None) -> Path:
+    """The absolute path of the directory that was named; None: `sandman-grader` under `$XDG_CACHE_HOME`, else under
+    `~/.cache`. Raises `ProviderUnavailable` where the user it means has no home.
+    """
+    path = named or Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache") / "sandman-grader"
+    try:
+        return path.expanduser().absolute()
+    except RuntimeError as error:
+        raise ProviderUnavailable(f"{path}: no such home directory is known; name another --state-dir") from error
+
+
+@contextlib.contextmanager
+def usable(state_dir: Path) -> Iterator[None]:
+    """Turn what the system says against the files of `state_dir` into `ProviderUnavailable`."""
+    try:
+        yield
+    except OSError as error:
+        raise ProviderUnavailable(
+            f"{state_dir}: cannot be made or written ({error.strerror or error}); name another --state-dir"
+        ) from error
 
 
 @dataclass(frozen=True)
@@ -101,9 +120,15 @@ def _lock_path(root: Path) -> Path:
 
 
 def dead_instances(state_dir: Path) -> list[Instance]:
-    """The instances whose owner has died, each locked by us now. `close` removes one."""
+    """The instances whose owner has died, each locked by us now. `close` removes one.
+
+    Raises `OSError` where `state_dir` cannot be one; one that is not there yet has none.
+    """
     dead = []
-    for lock in sorted((state_dir / "run").glob("*.lock")):
+    run = state_dir / "run"
+    with contextlib.suppress(FileNotFoundError):
+        os.scandir(run).close()
+    for lock in sorted(run.glob("*.lock")):
         try:
             lock_fd = os.open(lock, os.O_RDWR)
         except FileNotFoundError:

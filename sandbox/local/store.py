@@ -31,6 +31,7 @@ from sandbox.errors import ImageError
 from sandbox.local.image import StoredImage
 from sandbox.local.layers import LayerStats, unpack_layer
 from sandbox.local.oci import OciImage, OciLayer, is_digest, open_layer, open_source, read_image
+from sandbox.local.scratch import usable
 from sandbox.local.stack import LayerStack, merge_layer, remove_tree
 
 MOUNT_OPTIONS_BYTES = 2600
@@ -80,15 +81,19 @@ class ImageRecord(BaseModel):
 
 
 class ImageStore:
-    """The store under `root`, made if missing. Opening it sweeps what dead writers left in staging."""
+    """The store under `root`, made if missing. Opening it sweeps what dead writers left in staging.
+
+    Raises `ProviderUnavailable` where `root` cannot be made or written.
+    """
 
     def __init__(self, root: Path) -> None:
         self.root = root.absolute()
         self.downloads = self.root / "downloads"
-        for folder in ("layers", "images", "references", "downloads", "staging"):
-            (self.root / folder).mkdir(parents=True, exist_ok=True)
-        self.root.chmod(0o700)  # layers hold other systems' set-user-id programs
-        self._sweep()
+        with usable(self.root):
+            for folder in ("layers", "images", "references", "downloads", "staging"):
+                (self.root / folder).mkdir(parents=True, exist_ok=True)
+            self.root.chmod(0o700)  # layers hold other systems' set-user-id programs
+            self._sweep()
 
     # -- reading ------------------------------------------------------------------------------------------------------
 

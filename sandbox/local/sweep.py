@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sandbox.local.limits import remove_cgroup
-from sandbox.local.scratch import CGROUP_NOTE, Instance, dead_instances
+from sandbox.local.scratch import CGROUP_NOTE, Instance, dead_instances, usable
 
 INSTANCE_VARIABLE = "SANDMAN_INSTANCE"
 DEATH_WAIT_MS = 2000
@@ -31,8 +31,12 @@ class Swept:
 
 
 def sweep(state_dir: Path) -> Swept:
-    """Remove what every dead instance under `state_dir` left. Living instances are not touched."""
-    dead = dead_instances(state_dir)
+    """Remove what every dead instance under `state_dir` left. Living instances are not touched.
+
+    Raises `ProviderUnavailable` where `state_dir` cannot be looked into.
+    """
+    with usable(state_dir):
+        dead = dead_instances(state_dir)
     processes = _kill_survivors({str(instance.root) for instance in dead}) if dead else 0
     sandboxes = sum(_remove(instance) for instance in dead)
     return Swept(len(dead), sandboxes, processes)

@@ -24,7 +24,7 @@ from grader.extraction.compare import differences
 from grader.extraction.exclusions import Exclusions
 from grader.patch import EMPTY, Patch, parse
 from sandbox import LocalConfig, Provider, Sandbox, SandboxSpec, open_provider
-from sandbox.local.scratch import default_state_dir
+from sandbox.local.scratch import state_directory
 from sandbox.local.store import ImageStore
 from sandbox.manifest import Kind, Manifest
 from tests.grader.edits import EDITS, Edit, write_tree
@@ -196,7 +196,7 @@ python3 -c 'import compileall; compileall.compile_dir("django", quiet=2)' 2>/dev
 async def times(rounds: int = 7) -> list[str]:
     """Extraction with proof on a repository of Django's size: lines for the page, or one that says what is missing."""
     config = LocalConfig()
-    store = ImageStore((config.state_dir or default_state_dir()).expanduser())
+    store = ImageStore(state_directory(config.state_dir))
     images = [image for image in store.list() if "Django" in image.name]
     if not images:
         return ["No image of Django is in the local store: not measured."]

@@ -74,6 +74,7 @@ def place(tmp_path: Path) -> Path:
 
 
 GRADE = ("grade", "--taskset", "tasks.jsonl", "--run", "r")
+IMAGES = ("images", "list", "--state-dir")
 CLUSTER = (*GRADE, "--provider", "kubernetes")
 
 
@@ -89,6 +90,9 @@ CLUSTER = (*GRADE, "--provider", "kubernetes")
         pytest.param((*GRADE, "--only", "demo__oen-1"), "near: demo__one-1", id="unknown id"),
         pytest.param((*GRADE, "--only", ""), "--only names no task", id="no id"),
         pytest.param((*GRADE, "--runs-dir", "tasks.jsonl"), "tasks.jsonl/r: cannot be made", id="runs dir is a file"),
+        pytest.param(
+            (*IMAGES, "p.jsonl"), "p.jsonl: cannot be made or written (Not a directory)", id="state is a file"
+        ),
         pytest.param((*GRADE, "--patches", "none.jsonl"), "none.jsonl: cannot be read", id="missing patches"),
         pytest.param(
             (*GRADE, "--patches", "broken.jsonl"), "broken.jsonl:1: has no model_name", id="malformed patches"

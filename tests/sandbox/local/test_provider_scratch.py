@@ -8,7 +8,12 @@ import subprocess
 import sys
 from pathlib import Path
 
-from sandbox.local.scratch import Instance, dead_instances, remove_tree
+import pytest
+
+from sandbox import LocalConfig, open_provider
+from sandbox.errors import ProviderUnavailable
+from sandbox.local.scratch import Instance, dead_instances, remove_tree, state_directory
+from sandbox.local.store import ImageStore
 from sandbox.local.sweep import INSTANCE_VARIABLE, Swept, sweep
 
 DEPTH = 3000
@@ -70,6 +75,37 @@ def test_a_closed_instance_leaves_nothing(tmp_path: Path) -> None:
     (instance.scratch("a").upper / "file").write_text("x")
     instance.close()
     assert [] == list((tmp_path / "run").iterdir())
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("place", ["file", "file/below", "/dev/null", "/proc/none"])
+async def test_a_state_directory_that_cannot_be_one_is_named(tmp_path: Path, place: str) -> None:
+    """Who opens a provider or a store there hears which directory it is and what to do."""
+    (tmp_path / "file").write_text("")
+    told = rf"{tmp_path / place}: cannot be made or written \(.*\); name another --state-dir"
+
+    with pytest.raises(ProviderUnavailable, match=told):
+        async with open_provider(LocalConfig(state_dir=tmp_path / place)):
+            pass
+    with pytest.raises(ProviderUnavailable, match=told):
+        ImageStore(tmp_path / place)
+
+
+def test_a_sweep_of_what_is_no_directory_is_no_clean_sweep(tmp_path: Path) -> None:
+    """Nothing was removed, and the sweep says why instead of that there was nothing."""
+    (tmp_path / "file").write_text("")
+
+    with pytest.raises(ProviderUnavailable, match="Not a directory"):
+        sweep(tmp_path / "file")
+    assert Swept(0, 0, 0) == sweep(tmp_path / "not there yet")
+
+
+def test_a_cache_without_a_home_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A user who has no home is told to name a directory."""
+    monkeypatch.setenv("XDG_CACHE_HOME", "~nobody-of-that-name/cache")
+
+    with pytest.raises(ProviderUnavailable, match="name another --state-dir"):
+        state_directory(None)
 
 
 def test_a_living_instance_is_not_swept(tmp_path: Path) -> None:
