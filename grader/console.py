@@ -5,13 +5,14 @@ Exit codes: 0 done, 2 bad usage or input, 3 refused, 4 infrastructure. Nothing h
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from enum import IntEnum
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 from cyclopts import App, CycloptsError, Parameter
 
@@ -51,7 +52,7 @@ def launch(app: App, argv: Sequence[str] | None = None) -> int:
         return app(tokens, result_action="return_value", exit_on_error=False, print_error=False)
 
     tokens = list(sys.argv[1:] if argv is None else argv)
-    with _closed_stdout_is_an_exit_code() as status:
+    with _guarded_streams(), _closed_stdout_is_an_exit_code() as status:
         status.append(
             _status_of(lambda: app.meta(tokens, result_action="return_value", exit_on_error=False, print_error=False))
         )
@@ -86,14 +87,14 @@ def _first_leaf(error: BaseException) -> BaseException:
 
 def _exit_code(error: BaseException) -> int | None:
     """The exit status for an error that we know; None for a defect, whose traceback is wanted."""
-    from grader.errors import GraderError, LedgerUnwritable
+    from grader.errors import GraderError, LedgerUnwritable, OutputUnwritable
     from sandbox.errors import ImageError, ProviderUnavailable, SandboxError
     from tasksets.errors import TaskSetError
 
     leaf = _first_leaf(error)
     if isinstance(leaf, ProviderUnavailable | ImageError):  # the machine or an input must be mended first
         return Exit.USAGE
-    if isinstance(leaf, SandboxError | LedgerUnwritable):
+    if isinstance(leaf, SandboxError | LedgerUnwritable | OutputUnwritable):
         return Exit.INFRASTRUCTURE
     if isinstance(leaf, GraderError | TaskSetError):
         return Exit.USAGE
@@ -114,9 +115,79 @@ def _closed_stdout_is_an_exit_code() -> Iterator[list[int]]:
     try:
         yield status
     except BrokenPipeError:
-        # What is still buffered has nowhere to go; without this the interpreter says so once more while it exits.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _silence(sys.stdout)
         status.append(Exit.STDOUT_CLOSED)
+
+
+class _Guarded:
+    """A standard stream that tells `lost` of each write that the system refuses, and lets the rest through."""
+
+    def __init__(self, stream: TextIO, lost: Callable[[TextIO, OSError], None]) -> None:
+        self._stream, self._lost = stream, lost
+
+    def write(self, text: str) -> int:
+        try:
+            return self._stream.write(text)
+        except OSError as error:
+            self._lost(self._stream, error)
+            return len(text)
+
+    def flush(self) -> None:
+        try:
+            self._stream.flush()
+        except OSError as error:
+            self._lost(self._stream, error)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+
+@contextmanager
+def _guarded_streams() -> Iterator[None]:
+    """For the length of a command: no character is one that stdout cannot encode, a stdout that takes nothing is an
+    error that we know, and a stderr that takes nothing costs only what is said there. A closed one is as /dev/null.
+    """
+    _hold_closed_descriptors()
+    before = sys.stdout, sys.stderr
+    out, err = (stream or os.fdopen(number, "w", closefd=False) for number, stream in enumerate(before, start=1))
+    if isinstance(out, io.TextIOWrapper):
+        out.reconfigure(errors="backslashreplace")
+    sys.stdout, sys.stderr = cast("TextIO", _Guarded(out, _results_lost)), cast("TextIO", _Guarded(err, _words_lost))
+    try:
+        yield
+    finally:
+        sys.stdout, sys.stderr = before
+
+
+def _hold_closed_descriptors() -> None:
+    """Else the next file that is opened, the ledger say, has a closed one's number and gets what others write there."""
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)  # takes the lowest number that is free
+
+
+def _results_lost(stream: TextIO, error: OSError) -> None:
+    from grader.errors import OutputUnwritable
+
+    if isinstance(error, BrokenPipeError):
+        raise error
+    _silence(stream)
+    raise OutputUnwritable(
+        f"standard output cannot be written ({error.strerror}); mend that, then give the same command again"
+    ) from error
+
+
+def _words_lost(stream: TextIO, error: OSError) -> None:
+    _silence(stream)
+
+
+def _silence(stream: TextIO) -> None:
+    """What is still buffered has nowhere to go; without this the interpreter says so once more while it exits."""
+    null = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null, stream.fileno())
+    os.close(null)
 
 
 def _configure_logging(*, verbose: bool) -> None:

@@ -4,7 +4,8 @@
     ├── UsageError       flags, files or names that cannot be used; nothing was started (exit 2)
     │   ├── RunChanged   a run of that name exists and was made with other settings (exit 2)
     │   └── RunBusy      a run of that name is being written by another process (exit 2)
-    └── LedgerUnwritable the disk does not take a row or its log; what was recorded before stays (exit 4)
+    ├── LedgerUnwritable the disk does not take a row or its log; what was recorded before stays (exit 4)
+    └── OutputUnwritable standard output does not take a result; what was recorded stays (exit 4)
 
 What a patch or its tests did is a value in the verdict, never one of these. Trouble with sandboxes is a
 `sandbox.SandboxError`. Each message names the file, row or flag, and ends with what to do.
@@ -35,3 +36,7 @@ class RunBusy(UsageError):
 
 class LedgerUnwritable(GraderError):
     """The run's disk refused a write. Gradings recorded before stay; the same command resumes from them."""
+
+
+class OutputUnwritable(GraderError):
+    """Standard output refused a result. What a run has recorded stays."""

@@ -1,7 +1,7 @@
 """One run of a campaign, from its plan to its last row: resume, images, gradings, and a clean stop.
 
 The route of one grading is `grader.grade`; this module gives it tasks on built images and records what it says. A stop
-(SIGINT, SIGTERM, or a reader of stdout that went away) gives back what is in flight and loses nothing that has ended.
+(SIGINT, SIGTERM, or a stdout that takes nothing more) gives back what is in flight and loses nothing that has ended.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ import anyio
 from grader import known
 from grader.batch import NEVER, Job, Stops, machine_load, no_verdict, run_batch
 from grader.campaign import Campaign
+from grader.errors import OutputUnwritable
 from grader.ledger import Ledger, Start, create_or_resume, key_of, run_directory
 from grader.pace import Reading
 from grader.plan import Plan, key, on_image
@@ -61,6 +62,8 @@ class Finished:
     """None: no signal did. SIGPIPE: nobody read our lines any more."""
     stopped_because: str | None = None
     """Why it stopped by itself before its last grading. None: it did not."""
+    output_lost: OutputUnwritable | None = None
+    """Why it stopped handing out what it records. None: it did not."""
 
 
 async def run_campaign(
@@ -97,7 +100,9 @@ async def run_campaign(
         desk.progress.clear()
         rows = ledger.current()
         owed = [expected.key for expected in ledger.expected()]
-        return Finished(count(asked, rows), count(owed, rows), desk.stop.by, desk.stopped_because)
+        return Finished(
+            count(asked, rows), count(owed, rows), desk.stop.by, desk.stopped_because, desk.stop.output_lost
+        )
 
 
 def _turn_away(todo: list[Job], plan: Plan, ledger: Ledger, desk: _Desk, code_revision: str) -> list[Job]:
@@ -117,9 +122,14 @@ def _turn_away(todo: list[Job], plan: Plan, ledger: Ledger, desk: _Desk, code_re
 class _Stop:
     event: anyio.Event = field(default_factory=anyio.Event)
     by: signal.Signals | None = None
+    output_lost: OutputUnwritable | None = None
 
     def set(self, by: signal.Signals) -> None:
         self.by = self.by or by
+        self.event.set()
+
+    def on_lost_output(self, error: OutputUnwritable) -> None:
+        self.output_lost = error
         self.event.set()
 
 
@@ -150,13 +160,15 @@ class _Desk:
 
     def hand_out(self, gradings: Iterable[Grading]) -> None:
         for grading in gradings:
-            if self.emit is None or self.stop.by is signal.SIGPIPE:
+            if self.emit is None or self.stop.by is signal.SIGPIPE or self.stop.output_lost is not None:
                 return
             self.progress.clear()
             try:
                 self.emit(grading)
             except BrokenPipeError:
                 self.stop.set(signal.SIGPIPE)
+            except OutputUnwritable as error:
+                self.stop.on_lost_output(error)
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import codecs
+import json
 import sys
 from collections.abc import Sequence
 from typing import TextIO
@@ -17,7 +19,10 @@ from grader.verdict import Cause, Outcome
 
 def print_line(grading: Grading) -> None:
     """The whole record as one JSON line on stdout, at once."""
-    sys.stdout.write(grading.model_dump_json() + "\n")
+    line = grading.model_dump_json()
+    if codecs.lookup(sys.stdout.encoding or "utf-8").name != "utf-8":
+        line = json.dumps(json.loads(line))  # what cannot be encoded is spelt as JSON spells it
+    sys.stdout.write(line + "\n")
     sys.stdout.flush()
 
 
@@ -68,15 +73,17 @@ def print_conclusion(campaign: Campaign, keys: Sequence[Key], finished: Finished
     with read_only(run_directory(campaign.runs_dir, campaign.run)) as ledger:
         current = ledger.current()
         contradictions = ledger.contradictions()
-    if table and finished.stopped_by is None:
-        print_rows(keys, current, sys.stdout)
-        sys.stdout.flush()
-    print_contradictions(contradictions, sys.stderr)
-    print_sums(keys, current, sys.stderr)
-    if finished.run.expected > finished.asked.expected:
-        sys.stderr.write(f"the whole run {campaign.run}: {finished.run.sentence()}\n")
-    for sentence in _next_steps(keys, current, finished):
-        sys.stderr.write(sentence + "\n")
+    try:
+        if table and finished.stopped_by is None:
+            print_rows(keys, current, sys.stdout)
+            sys.stdout.flush()
+    finally:
+        print_contradictions(contradictions, sys.stderr)
+        print_sums(keys, current, sys.stderr)
+        if finished.run.expected > finished.asked.expected:
+            sys.stderr.write(f"the whole run {campaign.run}: {finished.run.sentence()}\n")
+        for sentence in _next_steps(keys, current, finished):
+            sys.stderr.write(sentence + "\n")
 
 
 def _next_steps(keys: Sequence[Key], current: dict[Key, Row], finished: Finished) -> list[str]:

@@ -141,6 +141,8 @@ def _run(campaign: Campaign, *, as_json: bool, dedupe: bool, fail_fast: bool) ->
     )
     keys = [key(job) for job in plan.jobs]
     print_conclusion(campaign, keys, finished, table=not as_json)
+    if finished.output_lost is not None:
+        raise finished.output_lost
     return exit_status(finished)
 
 

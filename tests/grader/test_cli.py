@@ -219,6 +219,70 @@ def test_a_closed_stdout_is_no_traceback(place: Path) -> None:
     assert (141, b"") == (done.returncode, done.stderr)
 
 
+def in_a_shell(place: Path, line: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """What a shell makes of `line`, in which `grader` is the command and `$GRADE` begins a run of two refused tasks."""
+    setting = f'grader() {{ {sys.executable} -m grader.cli "$@"; }}; GRADE="{" ".join(GRADE)} --state-dir state"; '
+    return subprocess.run(
+        ["bash", "-c", setting + line],
+        cwd=place,
+        env={**os.environ, "PYTHONPATH": str(REPOSITORY), **environment},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+LOST = "error: standard output cannot be written (No space left on device); mend that, then give the same command again"
+
+
+@pytest.mark.parametrize("command", ["--help", "tasks list tasks.jsonl", "$GRADE", "$GRADE --json"])
+def test_a_stdout_that_takes_nothing_is_one_line_and_keeps_what_was_recorded(place: Path, command: str) -> None:
+    """Results for a full disk are told as such; a run gives its sum, and what it has recorded stays."""
+    done = in_a_shell(place, f"grader {command} > /dev/full")
+
+    assert (4, LOST) == (done.returncode, done.stderr.splitlines()[-1])
+    assert "Traceback" not in done.stderr
+    if command.startswith("$GRADE"):
+        assert "2 expected = " in done.stderr
+        with read_only(place / "runs/r") as ledger:
+            assert 2 == len(list(ledger.gradings()))
+
+
+@pytest.mark.parametrize(
+    ("line", "status"),
+    [
+        ("grader tasks list tasks.jsonl >&-", 0),
+        ("grader $GRADE --json >&-", 3),
+        ("grader $GRADE --json 2>&- | cat; exit ${PIPESTATUS[0]}", 3),
+        ("grader $GRADE --json 2>/dev/full | cat; exit ${PIPESTATUS[0]}", 3),
+        ("grader $GRADE <&- >&- 2>&-", 3),
+        ("grader grade 2>/dev/full", 2),
+        ("grader grade 2>&-", 2),
+    ],
+)
+def test_a_closed_or_full_stream_costs_only_what_is_said_there(place: Path, line: str, status: int) -> None:
+    """The run goes its way and ends with its own status; no file of the run takes the place of a closed stream."""
+    done = in_a_shell(place, line)
+
+    assert (status, False) == (done.returncode, "Traceback" in done.stderr)
+    if "$GRADE" in line:
+        assert (2 if "| cat" in line else 0) == len(done.stdout.splitlines())
+        with read_only(place / "runs/r") as ledger:
+            assert 2 == len(list(ledger.gradings()))
+
+
+def test_a_stdout_that_is_not_utf_8_gets_every_line(place: Path) -> None:
+    """What it cannot encode is escaped: in a table by Python's rules, in JSON by JSON's."""
+    model = "modèle-模型"
+    write_lines(place / "p.jsonl", [{"instance_id": "demo__one-1", "model_name_or_path": model, "model_patch": ""}])
+    table = in_a_shell(place, "grader $GRADE --patches p.jsonl", PYTHONIOENCODING="ascii")
+    lines = in_a_shell(place, "grader $GRADE --patches p.jsonl --json", PYTHONIOENCODING="ascii")
+
+    assert (3, 3) == (table.returncode, lines.returncode), table.stderr + lines.stderr
+    assert r"mod\xe8le-\u6a21\u578b" in table.stdout
+    assert model == json.loads(lines.stdout)["model_name_or_path"]
+
+
 @pytest.mark.parametrize(
     ("error", "status"),
     [
