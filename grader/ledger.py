@@ -9,28 +9,25 @@ Not covered: two runs in one file, files on a network mount (SQLite's write-ahea
 
 from __future__ import annotations
 
-import errno
 import fcntl
 import hashlib
 import json
 import os
 import sqlite3
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from grader.errors import LedgerUnwritable, RunBusy, RunChanged, UsageError
+from grader.errors import RunBusy, RunChanged, UsageError
+from grader.ledgertrouble import FULL, damaged, primary, reading, refused, unwritable
 from grader.record import Grading
 from grader.verdict import Cause, Outcome
 
 SCHEMA_VERSION = 1
 APPLICATION_ID = 0x53414E44
 """SQLite's application id for our files: "SAND"."""
-
-_FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EIO})
-"""What the system says of a disk that takes nothing more, whoever asks."""
 
 _SCHEMA = """
 CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) STRICT;
@@ -120,8 +117,15 @@ def run_directory(runs_dir: Path, run: str) -> Path:
 
 
 def find_run(run: str, runs_dir: Path) -> Path:
-    """The directory of a run that a person named, by its name or by its directory."""
-    return Path(run) if "/" in run or ledger_path(Path(run)).is_file() else run_directory(runs_dir, run)
+    """The directory of a run that a person named, by its name or by its directory. Raises `UsageError`."""
+    return Path(run) if "/" in run or _holds_ledger(Path(run)) else run_directory(runs_dir, run)
+
+
+def _holds_ledger(run_dir: Path) -> bool:
+    try:
+        return ledger_path(run_dir).is_file()
+    except OSError as error:  # a name that is too long, a directory that may not be looked into
+        raise UsageError(f"{run_dir}: cannot be looked into ({error.strerror}); name another run") from error
 
 
 def ledger_path(run_dir: Path) -> Path:
@@ -182,30 +186,36 @@ class Ledger:
 
     def expected(self) -> list[Expected]:
         """Every grading that was ever asked for, in the order of asking."""
-        rows = self._connection.execute(
-            "SELECT task_id, model, patch_sha256, task_digest, recipe_digest, source, patch FROM expected"
-            " ORDER BY rowid"
-        )
-        return [Expected(Key(*row[:3]), *row[3:]) for row in rows]
+        with self._whole():
+            rows = self._connection.execute(
+                "SELECT task_id, model, patch_sha256, task_digest, recipe_digest, source, patch FROM expected"
+                " ORDER BY rowid"
+            )
+            return [Expected(Key(*row[:3]), *row[3:]) for row in rows]
 
     def digests(self) -> dict[Key, tuple[str, str | None]]:
         """For every grading that was ever asked for, the digests of its task and of what makes its image."""
-        rows = self._connection.execute("SELECT task_id, model, patch_sha256, task_digest, recipe_digest FROM expected")
-        return {Key(*row[:3]): (row[3], row[4]) for row in rows}
+        with self._whole():
+            rows = self._connection.execute(
+                "SELECT task_id, model, patch_sha256, task_digest, recipe_digest FROM expected"
+            )
+            return {Key(*row[:3]): (row[3], row[4]) for row in rows}
 
     def gradings(self) -> Iterator[Grading]:
         """Every row, oldest first."""
-        for (text,) in self._connection.execute("SELECT grading FROM gradings ORDER BY id"):
-            yield Grading.model_validate_json(text)
+        with self._whole():
+            for (text,) in self._connection.execute("SELECT grading FROM gradings ORDER BY id"):
+                yield Grading.model_validate_json(text)
 
     def current(self) -> dict[Key, Row]:
         """The row that counts for each key: its newest verdict, else its newest row. In the order of ending."""
-        found = self._connection.execute(
-            "SELECT task_id, model, patch_sha256, outcome, cause, reward, seconds, started_at,"
-            " json_extract(grading, '$.reasons'), json_extract(grading, '$.flags') FROM gradings"
-            f" WHERE id IN ({_CURRENT_IDS}) ORDER BY id"
-        )
-        return {Key(*row[:3]): _row(row) for row in found}
+        with self._whole():
+            found = self._connection.execute(
+                "SELECT task_id, model, patch_sha256, outcome, cause, reward, seconds, started_at,"
+                " json_extract(grading, '$.reasons'), json_extract(grading, '$.flags') FROM gradings"
+                f" WHERE id IN ({_CURRENT_IDS}) ORDER BY id"
+            )
+            return {Key(*row[:3]): _row(row) for row in found}
 
     def current_gradings(self) -> Iterator[Grading]:
         """The whole record of each row that counts, one at a time; tasks with many tests make large ones."""
@@ -213,25 +223,29 @@ class Ledger:
 
     def current_numbered(self) -> Iterator[tuple[int, Grading]]:
         """As `current_gradings`, each with the number of its row, which never changes."""
-        for number, text in self._connection.execute(
-            f"SELECT id, grading FROM gradings WHERE id IN ({_CURRENT_IDS}) ORDER BY id"
-        ):
-            yield number, Grading.model_validate_json(text)
+        with self._whole():
+            for number, text in self._connection.execute(
+                f"SELECT id, grading FROM gradings WHERE id IN ({_CURRENT_IDS}) ORDER BY id"
+            ):
+                yield number, Grading.model_validate_json(text)
 
     def decided(self) -> set[Key]:
         """Keys that have a verdict. They are not graded again."""
-        rows = self._connection.execute(
-            "SELECT DISTINCT task_id, model, patch_sha256 FROM gradings WHERE outcome <> ?", (Outcome.NO_VERDICT.value,)
-        )
-        return {Key(*row) for row in rows}
+        with self._whole():
+            rows = self._connection.execute(
+                "SELECT DISTINCT task_id, model, patch_sha256 FROM gradings WHERE outcome <> ?",
+                (Outcome.NO_VERDICT.value,),
+            )
+            return {Key(*row) for row in rows}
 
     def contradictions(self) -> list[Contradiction]:
         """Patches with different verdicts for one task, whoever submitted them; the newest counts, and all are kept."""
         found: dict[tuple[str, str], tuple[Key, list[str]]] = {}
-        rows = self._connection.execute(
-            "SELECT task_id, model, patch_sha256, outcome FROM gradings WHERE outcome <> ? ORDER BY id",
-            (Outcome.NO_VERDICT.value,),
-        )
+        with self._whole():
+            rows = self._connection.execute(
+                "SELECT task_id, model, patch_sha256, outcome FROM gradings WHERE outcome <> ? ORDER BY id",
+                (Outcome.NO_VERDICT.value,),
+            ).fetchall()
         for task_id, model, patch_sha256, outcome in rows:
             _, seen = found.setdefault((task_id, patch_sha256), (Key(task_id, model, patch_sha256), []))
             if outcome not in seen:
@@ -240,13 +254,17 @@ class Ledger:
 
     def starts(self) -> list[Start]:
         """Every invocation that wrote to the run, oldest first."""
-        rows = self._connection.execute("SELECT started_at, code_revision, campaign FROM starts ORDER BY id")
-        return [Start(*row) for row in rows]
+        with self._whole():
+            rows = self._connection.execute("SELECT started_at, code_revision, campaign FROM starts ORDER BY id")
+            return [Start(*row) for row in rows]
 
     def identity(self) -> dict[str, object]:
         """The settings that this run's verdicts depend on, as they were when it began."""
-        (text,) = self._connection.execute("SELECT value FROM meta WHERE key = 'identity'").fetchone()
-        return dict(json.loads(text))
+        with self._whole():
+            return dict(json.loads(_meta(self._connection, "identity")))
+
+    def _whole(self) -> AbstractContextManager[None]:
+        return reading(ledger_path(self.run_dir))
 
     @contextmanager
     def _transaction(self) -> Iterator[None]:
@@ -257,20 +275,22 @@ class Ledger:
         except BaseException as error:
             if self._connection.in_transaction:
                 self._connection.execute("ROLLBACK")
-            if isinstance(error, sqlite3.OperationalError):
-                raise _unwritable(ledger_path(self.run_dir), error) from error
+            if isinstance(error, sqlite3.DatabaseError):
+                raise refused(ledger_path(self.run_dir), error) from error
             raise
 
 
-def _unwritable(path: Path, error: OSError | sqlite3.Error) -> LedgerUnwritable:
-    why = error.strerror if isinstance(error, OSError) else str(error)
-    return LedgerUnwritable(
-        f"{path}: cannot be written ({why}); make room or mend the disk, then give the same command again"
-    )
+def _meta(connection: sqlite3.Connection, key: str) -> str:
+    row = connection.execute("SELECT value FROM meta WHERE key = ?", (key,)).fetchone()
+    if row is None:
+        raise ValueError(f"it has no {key}")
+    return str(row[0])
 
 
 def _row(row: tuple[Any, ...]) -> Row:
     outcome, cause, reward, seconds, started_at, reasons, flags = row[3:]
+    if (outcome == Outcome.NO_VERDICT.value) != (cause is not None):
+        raise ValueError(f"the cause of an outcome {outcome} is {cause}")
     return Row(
         key=Key(*row[:3]),
         outcome=Outcome(outcome),
@@ -303,8 +323,8 @@ def create_or_resume(
         run_dir.mkdir(parents=True, exist_ok=True)
         lock = os.open(run_dir / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     except OSError as error:
-        if error.errno in _FULL:
-            raise _unwritable(run_dir, error) from error
+        if error.errno in FULL:
+            raise unwritable(run_dir, error) from error
         raise UsageError(f"{run_dir}: cannot be made or written ({error.strerror}); name another --runs-dir") from error
     with _only_writer(run_dir, lock):
         connection = _connect(ledger_path(run_dir), writable=True)
@@ -312,8 +332,8 @@ def create_or_resume(
             ledger = Ledger(connection, run_dir, identity_hash(identity))
             _begin(ledger, connection, identity=identity, asked=asked, start=start)
             yield ledger
-        except sqlite3.OperationalError as error:
-            raise _unwritable(ledger_path(run_dir), error) from error
+        except sqlite3.DatabaseError as error:
+            raise refused(ledger_path(run_dir), error) from error
         finally:
             connection.close()
 
@@ -342,17 +362,18 @@ def _begin(
 def read_only(run_dir: Path) -> Iterator[Ledger]:
     """Open a run's ledger to read, while it is written or afterwards. Raises `UsageError` when there is none."""
     path = ledger_path(run_dir)
-    if not path.is_file():
+    if not _holds_ledger(run_dir):
         raise UsageError(f"{run_dir}: holds no {path.name}; name a run that `grader grade` has begun")
     connection = _connect(path, writable=False)
     try:
         if _is_new(connection):
             raise UsageError(f"{path}: holds nothing yet; ask again once `grader grade` has begun, or start it again")
         _check_version(connection, run_dir)
-        (config,) = connection.execute("SELECT value FROM meta WHERE key = 'config_sha256'").fetchone()
+        with reading(path):
+            config = _meta(connection, "config_sha256")
         yield Ledger(connection, run_dir, config)
     except sqlite3.DatabaseError as error:
-        raise UsageError(f"{path}: cannot be read as a ledger ({error}); restore it from a copy") from error
+        raise damaged(path, error) from error
     finally:
         connection.close()
 
@@ -373,7 +394,7 @@ def _only_writer(run_dir: Path, descriptor: int) -> Iterator[None]:
             os.ftruncate(descriptor, 0)
             os.pwrite(descriptor, str(os.getpid()).encode(), 0)
         except OSError as error:
-            raise _unwritable(run_dir, error) from error
+            raise unwritable(run_dir, error) from error
         yield
     finally:
         os.close(descriptor)
@@ -397,15 +418,10 @@ def _connect(path: Path, *, writable: bool) -> sqlite3.Connection:
             connection.execute("PRAGMA synchronous = FULL")
         connection.execute("PRAGMA busy_timeout = 30000")
     except sqlite3.DatabaseError as error:
-        if writable and _primary(error) in {sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR}:
-            raise _unwritable(path, error) from error
+        if writable and primary(error) in {sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR}:
+            raise unwritable(path, error) from error
         raise UsageError(f"{path}: cannot be opened as a ledger ({error}); move it away or name another run") from error
     return connection
-
-
-def _primary(error: sqlite3.Error) -> int:
-    """SQLite's result code of an error, without what the extended code adds; 0 for one of the module's own."""
-    return getattr(error, "sqlite_errorcode", 0) & 0xFF
 
 
 def _is_new(connection: sqlite3.Connection) -> bool:

@@ -127,6 +127,7 @@ CLUSTER = (*GRADE, "--provider", "kubernetes")
         pytest.param(("grade", "bad.toml"), "bad.toml: is not TOML", id="malformed campaign"),
         pytest.param(("grade", "unknown.toml"), "did you mean `egress`?", id="unknown key"),
         pytest.param(("report", "none"), "holds no ledger", id="missing run"),
+        pytest.param(("report", "x" * 300), "cannot be looked into (File name too long)", id="no name of a run"),
         pytest.param(("report", "none", "--format", "xml"), "--format", id="unknown format"),
         pytest.param(("nonsense",), "nonsense", id="unknown command"),
     ],

@@ -161,6 +161,44 @@ def test_a_file_that_is_no_ledger_is_named(tmp_path: Path, content: bytes) -> No
     assert content == ledger_path(run_dir).read_bytes()
 
 
+EDITS = [
+    "DELETE FROM meta",
+    "UPDATE meta SET value = '[1' WHERE key = 'identity'",
+    "UPDATE meta SET value = '[1]' WHERE key = 'identity'",
+    "UPDATE gradings SET grading = '{}'",
+    "UPDATE gradings SET grading = 'none'",
+    "UPDATE gradings SET grading = json_set(grading, '$.reasons', 5)",
+    "UPDATE gradings SET outcome = 'great'",
+    "UPDATE gradings SET outcome = 'no_verdict', cause = NULL",
+    "DROP TABLE gradings",
+    "DROP TABLE expected",
+    "DROP TABLE starts",
+]
+
+
+@pytest.mark.parametrize("edit", EDITS)
+def test_a_ledger_that_was_edited_by_hand_is_named(tmp_path: Path, edit: str) -> None:
+    """Whoever reads all of it, or writes on, hears which file to restore; a defect of ours is none of it."""
+    with opened(tmp_path / "r", expected()) as ledger:
+        ledger.append([grading()])
+    connection = sqlite3.connect(ledger_path(tmp_path / "r"))
+    connection.executescript(f"DROP TRIGGER gradings_are_not_changed; DROP TRIGGER gradings_are_not_deleted; {edit}")
+    connection.close()
+    told = r"r/ledger\.sqlite: cannot be read as a ledger \(.+\); restore it from a copy$"
+
+    with pytest.raises(UsageError, match=told), read_only(tmp_path / "r") as ledger:
+        read_all(ledger)
+    with pytest.raises(UsageError, match=told), opened(tmp_path / "r", expected()) as ledger:
+        read_all(ledger)
+
+
+def read_all(ledger: Ledger) -> None:
+    for read in (ledger.identity, ledger.starts, ledger.expected, ledger.digests, ledger.decided, ledger.current):
+        read()
+    ledger.contradictions()
+    assert [*ledger.gradings()] == [*ledger.current_gradings()]
+
+
 def test_a_ledger_of_another_version_is_refused(tmp_path: Path) -> None:
     """A newer schema is not guessed at."""
     with opened(tmp_path / "r"):
