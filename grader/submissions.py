@@ -5,7 +5,6 @@ A patch stays bytes. A prediction that cannot be one is refused with its file an
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +12,7 @@ from typing import Any
 
 from grader.errors import UsageError
 from grader.record import Submission
+from tasksets.jsontext import JsonFault, load
 from tasksets.taskset import TaskSet
 
 REFERENCE = "reference"
@@ -89,11 +89,9 @@ def _json_rows(file: Path, data: bytes) -> Iterator[tuple[str, Any, str | None]]
 
 def _json(where: str, data: bytes) -> Any:
     try:
-        return json.loads(data.decode())
-    except UnicodeDecodeError as error:
-        raise UsageError(f"{where}: is not UTF-8 text (byte {error.start}); write the file as UTF-8") from error
-    except (json.JSONDecodeError, RecursionError) as error:
-        raise UsageError(f"{where}: is not JSON ({error}); correct or remove it") from error
+        return load(data)
+    except JsonFault as fault:
+        raise UsageError(f"{where}: {fault}") from fault
 
 
 def _submission(where: str, row: Any, task_id: str | None) -> Submission:

@@ -20,6 +20,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from tasksets.errors import TaskSetError
+from tasksets.jsontext import JsonFault, load
 from tasksets.task import Task, TestPlan
 
 
@@ -171,13 +172,13 @@ def with_recipe(task: Task, recipe: Recipe, image: str) -> Task:
 
 def _parse_row(line: bytes, where: str, folder: Path) -> Recipe:
     try:
-        recipe = Recipe.model_validate(json.loads(line))
+        recipe = Recipe.model_validate(load(line))
     except ValidationError as error:
         first = error.errors()[0]
         place = ".".join(str(part) for part in first["loc"]) or "the row"
         raise RecipeError(f"{where}: {place}: {first['msg']} ({error.error_count()} fault(s) in this row)") from error
-    except ValueError as error:
-        raise RecipeError(f"{where}: not JSON ({error})") from error
+    except JsonFault as fault:
+        raise RecipeError(f"{where}: {fault}") from fault
     if isinstance(recipe.source, SdistSource):
         return recipe
     path = (folder / recipe.source.path).absolute()

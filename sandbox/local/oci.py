@@ -240,7 +240,7 @@ def _read_json(source: BlobSource, name: str, digest: str | None) -> Any:
         raise ImageError(f"{source.path}: {name} has the digest {found}, not {digest}; fetch the image again")
     try:
         return json.loads(data)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ImageError(f"{source.path}: {name} is not JSON ({error}); fetch the image again") from error
 
 

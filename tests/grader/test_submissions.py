@@ -98,6 +98,7 @@ def test_only_leaves_other_predictions_alone(files: Files) -> None:
     ("line", "said"),
     [
         pytest.param("{", "p.jsonl:2: is not JSON", id="not JSON"),
+        pytest.param("9" * 5_000, "p.jsonl:2: is JSON that cannot be read", id="long number"),
         pytest.param("[1]", "p.jsonl:2: is not an object", id="not an object"),
         pytest.param('{"model_patch": ""}', "p.jsonl:2: has no instance_id", id="no id"),
         pytest.param('{"instance_id": "demo__one-1", "model_patch": ""}', "has no model_name_or_path", id="no model"),
@@ -129,7 +130,7 @@ def test_bytes_that_are_not_text_are_refused_by_row(files: Files) -> None:
     file = files.directory / "p.jsonl"
     file.write_bytes(json.dumps(prediction()).encode() + b'\n{"a": "\xff"}\n')
 
-    with pytest.raises(UsageError, match=r"p\.jsonl:2: is not UTF-8 text \(byte 7\)"):
+    with pytest.raises(UsageError, match=r"p\.jsonl:2: is not UTF-8 at byte 8"):
         choose(str(file), files.taskset, [])
 
 

@@ -88,6 +88,15 @@ def test_a_fault_names_file_row_and_field(tmp_path: Path, row: object, named: st
     assert named in str(caught.value)
 
 
+@pytest.mark.parametrize("value", ["[" * 100_000 + "]" * 100_000, "9" * 5_000], ids=["deep", "long number"])
+def test_json_that_cannot_be_read_is_a_fault_of_its_row(tmp_path: Path, value: str) -> None:
+    """Nesting and numbers beyond what Python reads are no tracebacks."""
+    (tmp_path / "recipes.jsonl").write_text(f'{{"instance_id": "a", "env": {value}}}\n')
+
+    with pytest.raises(TaskSetError, match=r"recipes\.jsonl, row 1: is JSON that .*"):
+        recipes_by_task(tmp_path / "recipes.jsonl")
+
+
 def test_a_missing_file_and_a_second_recipe_are_refused(tmp_path: Path) -> None:
     """Two recipes for one task are a fault of the file, not a matter of order."""
     with pytest.raises(TaskSetError, match="nowhere"):
