@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-from cyclopts import App
+if TYPE_CHECKING:
+    from cyclopts import App
 
-from grader.console import launch
+_INTERRUPTED = 130
 
 _GRADE = """Grade patches for the tasks of a task set. Run again to resume.
 
@@ -38,6 +40,8 @@ Exit status: 0 nothing stands in the way; 2 something is to be mended; 4 the inf
 
 def build_app() -> App:
     """The command tree. Commands are named by import path, so that `--help` imports none of them."""
+    from cyclopts import App
+
     app = App(
         name="grader",
         help="Grade code patches in sandboxes that were never used before, and say why each verdict can be believed.",
@@ -61,8 +65,13 @@ def _version() -> str:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Entry point of the `grader` command; gives the exit status."""
-    return launch(build_app(), argv)
+    """Entry point of the `grader` command; gives the exit status. A Ctrl-C while it imports is one as well."""
+    try:
+        from grader.console import launch
+
+        return launch(build_app(), argv)
+    except KeyboardInterrupt:
+        return _INTERRUPTED
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import io
 import os
+import re
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Sequence
@@ -54,13 +55,16 @@ def launch(app: App, argv: Sequence[str] | None = None) -> int:
     tokens = list(sys.argv[1:] if argv is None else argv)
     with _guarded_streams(), _closed_stdout_is_an_exit_code() as status:
         status.append(
-            _status_of(lambda: app.meta(tokens, result_action="return_value", exit_on_error=False, print_error=False))
+            _status_of(
+                lambda: app.meta(tokens, result_action="return_value", exit_on_error=False, print_error=False), tokens
+            )
         )
     return status[-1]
 
 
-def _status_of(command: Callable[[], object]) -> int:
+def _status_of(command: Callable[[], object], tokens: Sequence[str]) -> int:
     try:
+        _refuse_what_is_no_text(tokens)
         result = command()
         sys.stdout.flush()
         return int(result) if isinstance(result, int) else Exit.DONE
@@ -76,6 +80,16 @@ def _status_of(command: Callable[[], object]) -> int:
         if code is None:
             raise
         return _tell(_first_leaf(error), code)
+
+
+def _refuse_what_is_no_text(tokens: Sequence[str]) -> None:
+    """Raise `UsageError` for an argument that no ledger, log or JSON line could say again."""
+    from grader.errors import UsageError
+
+    for token in tokens:
+        if re.search("[\ud800-\udfff]", token):
+            shown = os.fsencode(token).decode("utf-8", "backslashreplace")
+            raise UsageError(f"argument {shown} is not UTF-8, and a run records what it was asked for; rename it")
 
 
 def _first_leaf(error: BaseException) -> BaseException:

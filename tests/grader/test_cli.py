@@ -122,6 +122,7 @@ CLUSTER = (*GRADE, "--provider", "kubernetes")
         pytest.param((*GRADE, "--images", "others.jsonl"), "others.jsonl: has no image for a task of", id="no task's"),
         pytest.param((*GRADE, "--images", "extra.jsonl"), "extra.jsonl, line 1: 'digest' is not known", id="extra"),
         pytest.param((*GRADE, "--images", "none.jsonl"), "none.jsonl", id="missing images"),
+        pytest.param((*GRADE, "--runs-dir", "\udcff"), "argument \\xff is not UTF-8", id="no text"),
         pytest.param((*GRADE, "--colour"), "--colour", id="unknown flag"),
         pytest.param(("grade", "none.toml"), "none.toml: cannot be read", id="missing campaign"),
         pytest.param(("grade", "bad.toml"), "bad.toml: is not TOML", id="malformed campaign"),
@@ -329,6 +330,23 @@ def _launched(body: Callable[[], object]) -> int:
     app = App(name="x")
     app.default(body)
     return launch(app, [])
+
+
+def test_a_ctrl_c_while_the_command_imports_is_one_as_well() -> None:
+    """It ends with 130 and no traceback, however early it comes."""
+    script = """
+import sys
+class Interrupting:
+    def find_spec(self, name, *_):
+        if name == sys.argv[1]:
+            raise KeyboardInterrupt
+from grader.cli import main
+sys.meta_path.insert(0, Interrupting())
+sys.exit(main(["report", "none"]))
+"""
+    for module in ("cyclopts", "grader.console", "grader.commands.report", "grader.ledger"):
+        done = subprocess.run([sys.executable, "-c", script, module], cwd=REPOSITORY, capture_output=True, check=False)
+        assert (130, False) == (done.returncode, b"Traceback" in done.stderr), module
 
 
 def test_help_and_version_import_no_sandbox_and_no_tables() -> None:
