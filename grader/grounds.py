@@ -8,11 +8,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryFile
 
+from anyio import to_thread
+
 from grader.batch import Job
 from grader.campaign import Campaign
 from grader.errors import UsageError
 from grader.grade import grade_one
-from grader.images import ensure_image
+from grader.images import check_image, ensure_image
 from grader.ledger import run_directory
 from grader.probe import Canary
 from grader.record import Grading
@@ -36,6 +38,15 @@ class ProviderGrounds:
         if not isinstance(self.provider, LocalProvider):
             raise ImageError(f"the {self.provider.name} provider builds no recipes; name the tasks' images by digest")
         return await ensure_image(self.provider, recipe, progress=say)
+
+    async def unusable(self, job: Job, recipe: Recipe | None) -> ImageError | None:
+        if job.task.image is None or not isinstance(self.provider, LocalProvider):
+            return None
+        try:
+            await to_thread.run_sync(check_image, self.provider, job.task.image, recipe)
+        except ImageError as error:
+            return error
+        return None
 
     async def grade(self, job: Job) -> Grading:
         return await grade_one(

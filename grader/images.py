@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sandbox.errors import ImageError
-from sandbox.local.build import build
+from sandbox.local.build import build, check
+from sandbox.local.host import REFERENCE
 from sandbox.local.image import StoredImage
 from sandbox.local.recipe import Archive, BuildPlan, Tree
 from tasksets.images import Recipe, SdistSource
@@ -33,6 +34,14 @@ def build_plan(recipe: Recipe) -> BuildPlan:
         env=recipe.env,
         pins=recipe.pins,
     )
+
+
+def check_image(provider: LocalProvider, image: str, recipe: Recipe | None) -> None:
+    """Raise `ImageError` for an image, or the recipe that is to make it, that is not to be had, before any is made."""
+    if recipe is not None:
+        check(provider.store, build_plan(recipe))
+    elif image != REFERENCE:
+        provider.store.check(image)
 
 
 async def build_image(

@@ -28,7 +28,7 @@ from grader.progress import Progress
 from grader.record import Grading
 from grader.tally import Tally, count
 from grader.verdict import Cause
-from sandbox.errors import ProviderUnavailable, SandboxError
+from sandbox.errors import ImageError, ProviderUnavailable, SandboxError
 from tasksets.images import Recipe
 
 NOT_BUILT = "the task's image was not built"
@@ -40,6 +40,10 @@ class Grounds(Protocol):
 
     async def image(self, recipe: Recipe, say: Callable[[str], None]) -> str:
         """The reference of the recipe's image, built if need be, telling each step. Raises `SandboxError`."""
+        ...
+
+    async def unusable(self, job: Job, recipe: Recipe | None) -> ImageError | None:
+        """Why the job's image, or the recipe that makes it, is not to be had, where that shows before any work."""
         ...
 
     async def grade(self, job: Job) -> Grading:
@@ -203,6 +207,7 @@ class _Run:
 
     async def _on(self, open_grounds: OpenGrounds, todo: list[Job]) -> None:
         async with open_grounds() as grounds:
+            await self._refuse_where_none_can_begin(todo, grounds)
             jobs = await self._with_images(todo, grounds)
             async with anyio.create_task_group() as drawing:
                 drawing.start_soon(self.desk.progress.keep_drawing)
@@ -221,6 +226,20 @@ class _Run:
                 drawing.cancel_scope.cancel()
             if self.desk.stopped_because is not None:
                 self.desk.progress.say(self.desk.stopped_because)
+
+    async def _refuse_where_none_can_begin(self, todo: list[Job], grounds: Grounds) -> None:
+        """Raise `ImageError` when no job has an image that is to be had. Where some have, the others are recorded."""
+        found: dict[str, ImageError] = {}
+        for job in todo:
+            why = await grounds.unusable(job, self.plan.recipes.get(job.task.task_id))
+            if why is None:
+                return
+            found.setdefault(job.task.task_id, why)
+        if not found:
+            return
+        (task_id, why), *others = found.items()
+        more = f" (and {len(others)} more tasks have no image either)" if others else ""
+        raise ImageError(f"{task_id}: {why}{more}") from why
 
     async def _with_images(self, todo: list[Job], grounds: Grounds) -> list[Job]:
         """The jobs on their images; those whose image was not built are recorded without a verdict and left out."""

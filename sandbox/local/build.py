@@ -26,6 +26,7 @@ import anyio
 import anyio.to_thread
 
 from sandbox.errors import ImageError
+from sandbox.local.host import REFERENCE
 from sandbox.local.image import StoredImage
 from sandbox.local.pythons import PythonChoice, choose_python, python_layer
 from sandbox.local.recipe import (
@@ -96,6 +97,14 @@ async def build(
                     held.enter_context(store.hold(used))
             job = _Job(provider, store, plan, base, choice, layer, this_machines_registry(), progress)
             return await job.run(digest, staging)
+
+
+def check(store: ImageStore, plan: BuildPlan) -> None:
+    """Raise `ImageError` where `build` would before its first step: for want of the base, or of the host's Python."""
+    if plan.base == REFERENCE:
+        choose_python(plan.python)
+    else:
+        store.check(plan.base)
 
 
 @dataclass(frozen=True)

@@ -115,6 +115,16 @@ class ImageStore:
             record = self.get(digest, reference)
         return self.stored(record, reference)
 
+    def check(self, reference: str) -> None:
+        """Raise `ImageError` where `resolve` would for want of an image of that name. Nothing is unpacked."""
+        if not reference.startswith("oci:"):
+            self.resolve(reference)
+            return
+        path, chosen = _path_and_digest(reference.removeprefix("oci:"))
+        if not self._known(path, chosen).is_file():
+            _signature(path)
+            read_image(open_source(path), digest=chosen)
+
     def get(self, digest: str, reference: str | None = None) -> ImageRecord:
         """The record of `digest`. Raises `ImageError`, saying how to bring the image in."""
         try:
@@ -234,10 +244,8 @@ class ImageStore:
 
         `where` is its path, with `@sha256:<hex>` after it to choose one of several. Unchanged paths are read once.
         """
-        text, _, digest = where.rpartition("@")
-        path, chosen = (Path(text), digest) if text and is_digest(digest) else (Path(where), None)
-        path = path.absolute()
-        known = self.root / "references" / f"{hashlib.sha256(os.fsencode(f'{path}@{chosen}')).hexdigest()}.json"
+        path, chosen = _path_and_digest(where)
+        known = self._known(path, chosen)
         signature = _signature(path)
         with contextlib.suppress(FileNotFoundError, ValueError, ImageError):
             seen = json.loads(known.read_bytes())
@@ -288,6 +296,10 @@ class ImageStore:
         return record
 
     # -- inside -------------------------------------------------------------------------------------------------------
+
+    def _known(self, path: Path, chosen: str | None) -> Path:
+        name = hashlib.sha256(os.fsencode(f"{path}@{chosen}")).hexdigest()
+        return self.root / "references" / f"{name}.json"
 
     def _record_path(self, digest: str) -> Path:
         if not is_digest(digest):
@@ -351,6 +363,12 @@ def _flatten(layers: list[LayerRecord], trees: list[Path], staging: Path) -> tup
         merge_layer(tree, whole)
     digest = f"sha256:{hashlib.sha256(' '.join(['flat', *(one.digest for one in layers)]).encode()).hexdigest()}"
     return [LayerRecord(digest=digest, size_bytes=sum(one.size_bytes for one in layers))], {digest: whole}
+
+
+def _path_and_digest(where: str) -> tuple[Path, str | None]:
+    text, _, digest = where.rpartition("@")
+    path, chosen = (Path(text), digest) if text and is_digest(digest) else (Path(where), None)
+    return path.absolute(), chosen
 
 
 def _signature(path: Path) -> str:

@@ -147,6 +147,34 @@ def test_bad_input_is_a_short_message_and_exit_2(
     assert not (place / "runs").exists()
 
 
+@pytest.mark.parametrize(
+    ("image", "recipe", "said"),
+    [
+        ("oci:/nope", {}, "/nope: No such file or directory"),
+        (f"sha256:{'0' * 64}", {}, f"sha256:{'0' * 64} is not in the store"),
+        (None, {"base": "nope"}, "image reference 'nope' is none of"),
+        (None, {"python": "9.9"}, "Python 9.9 is not on this machine"),
+    ],
+)
+def test_an_image_that_is_not_to_be_had_is_told_before_anything_is_graded(
+    grader: Shell, place: Path, image: str | None, recipe: dict[str, str], said: str
+) -> None:
+    """What `--images` or a recipe names wrongly is bad input, not infrastructure that may be better tomorrow."""
+    (place / "source").mkdir()
+    source = {"kind": "directory", "path": "source"}
+    made = {"instance_id": "demo__one-1", "python": "3", "source": source, "install": [], "test_cmd": "true", **recipe}
+    write_lines(place / "recipes.jsonl", [made])
+    write_lines(place / "images.jsonl", [{"instance_id": "demo__one-1", "image": image or "oci:x"}])
+    given = ("--images", "images.jsonl") if image else ("--recipes", "recipes.jsonl")
+
+    ended = grader(*GRADE, "--state-dir", "state", "--only", "demo__one-1", *given)
+
+    assert 2 == ended.status, ended.err
+    assert f"error: demo__one-1: {said}" in ended.err.replace("image sha", "sha")
+    with read_only(place / "runs/r") as ledger:
+        assert [] == list(ledger.gradings())
+
+
 def test_logs_that_cannot_be_stored_are_told_before_anything_is_graded(grader: Shell, place: Path) -> None:
     """No suite is paid for whose log would be lost."""
     (place / "runs/r").mkdir(parents=True)

@@ -84,6 +84,9 @@ class _Grounds:
             raise ImageError("step 2 failed; look at its log")
         return f"sha256:{recipe.image_key}"
 
+    async def unusable(self, job: Job, recipe: Recipe | None) -> None:
+        return None
+
     async def grade(self, job: Job) -> Grading:
         self.place.graded.append((self.campaign.run, job))
         outcome = self.place.act(self.campaign, job)

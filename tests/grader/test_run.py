@@ -44,6 +44,7 @@ class Grounds:
     outcomes: dict[str, Outcome] = field(default_factory=dict)
     causes: dict[str, Cause] = field(default_factory=dict)
     unbuildable: tuple[str, ...] = ()
+    absent: tuple[str, ...] = ()
     graded: list[Job] = field(default_factory=list)
     built: list[str] = field(default_factory=list)
 
@@ -52,6 +53,9 @@ class Grounds:
             raise ImageError("step 2 failed; look at its log")
         self.built.append(recipe.instance_id)
         return f"sha256:{recipe.image_key}"
+
+    async def unusable(self, job: Job, recipe: Recipe | None) -> ImageError | None:
+        return ImageError("there is no such image; build it") if job.task.task_id in self.absent else None
 
     async def grade(self, job: Job) -> Grading:
         self.graded.append(job)
@@ -170,6 +174,21 @@ async def test_each_image_is_built_once_and_one_that_fails_holds_up_no_other(tmp
     with read_only(run_directory(tmp_path / "runs", "r")) as ledger:
         lost = [row for row in ledger.current().values() if row.outcome is Outcome.NO_VERDICT]
     assert ("the task's image was not built: step 2 failed; look at its log",) == lost[0].reasons
+
+
+async def test_a_run_of_which_no_image_is_to_be_had_does_not_begin(tmp_path: Path) -> None:
+    """Nothing is recorded and the first is named; where some are to be had, these are graded, the others recorded."""
+    absent = tuple(f"demo__one-{n}" for n in range(6))
+
+    with pytest.raises(ExceptionGroup) as caught:
+        await run(campaign(tmp_path), grounds := Grounds(absent=absent))
+    assert caught.group_contains(
+        ImageError, match=r"^demo__one-0: .*; build it \(and 5 more tasks have no image either\)"
+    )
+    with read_only(run_directory(tmp_path / "runs", "r")) as ledger:
+        assert ([], []) == (grounds.graded, list(ledger.gradings()))
+    await run(campaign(tmp_path), grounds := Grounds(absent=absent[:5]))
+    assert 6 == len(grounds.graded)
 
 
 async def test_a_provider_that_cannot_open_costs_nothing(tmp_path: Path) -> None:
