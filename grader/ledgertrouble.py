@@ -23,11 +23,13 @@ def primary(error: sqlite3.Error) -> int:
 
 
 def unwritable(path: Path, error: OSError | sqlite3.Error) -> LedgerUnwritable:
-    """The disk takes nothing more."""
-    why = error.strerror if isinstance(error, OSError) else str(error)
-    return LedgerUnwritable(
-        f"{path}: cannot be written ({why}); make room or mend the disk, then give the same command again"
-    )
+    """The disk takes nothing more, or nothing of ours."""
+    if isinstance(error, OSError):
+        why, forbidden = error.strerror, error.errno in {errno.EACCES, errno.EPERM, errno.EROFS}
+    else:
+        why, forbidden = str(error), primary(error) in {sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM}
+    remedy = "let this user write it and its directory" if forbidden else "make room or mend the disk"
+    return LedgerUnwritable(f"{path}: cannot be written ({why}); {remedy}, then give the same command again")
 
 
 def damaged(path: Path, error: Exception) -> UsageError:

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from grader.errors import RunChanged, UsageError
+from grader.errors import LedgerUnwritable, RunChanged, UsageError
 from grader.ledger import Expected, Key, Ledger, Start, create_or_resume, key_of, ledger_path, read_only
 from grader.verdict import Outcome
 from tests.grader.gradings import grading
@@ -228,6 +228,15 @@ def test_a_run_that_is_not_there_is_named(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="holds no ledger"), read_only(tmp_path / "none"):
         pass
     assert not (tmp_path / "none").exists()
+
+
+def test_a_ledger_that_may_not_be_written_is_no_full_disk(tmp_path: Path) -> None:
+    """Who lacks the permission is told so, and not to make room."""
+    with opened(tmp_path / "r", expected()) as ledger:
+        ledger._connection.execute("PRAGMA query_only = 1")
+
+        with pytest.raises(LedgerUnwritable, match=r"readonly database\); let this user write it and its directory"):
+            ledger.append([grading()])
 
 
 FULL = """
