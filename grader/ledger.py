@@ -459,7 +459,8 @@ def _check_version(connection: sqlite3.Connection, run_dir: Path) -> None:
 
 
 def _refuse_changes(ledger: Ledger, identity: Mapping[str, object], asked: Sequence[Expected]) -> None:
-    changes = [*differences(ledger.identity(), identity), *_changed_tasks(ledger, asked)]
+    # A task with many patches has changed once.
+    changes = [*differences(ledger.identity(), identity), *dict.fromkeys(_changed_tasks(ledger, asked))]
     if changes:
         shown = "; ".join(changes[:5]) + (f"; and {len(changes) - 5} more" if len(changes) > 5 else "")
         raise RunChanged(

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import os
 import signal
@@ -145,6 +146,20 @@ def test_a_task_that_changed_after_its_verdict_is_refused(tmp_path: Path, now: E
 
     with pytest.raises(RunChanged, match=said), opened(tmp_path / "decided", now):
         pass
+
+
+def test_a_recipe_that_changed_is_named_once_however_many_patches_it_has(tmp_path: Path) -> None:
+    """The message has room for the other changes."""
+    rows = [grading(model=model) for model in "abcdef"]
+    asked = [dataclasses.replace(expected(), key=key_of(row)) for row in rows]
+    with opened(tmp_path / "r", *asked) as ledger:
+        ledger.append(rows)
+
+    changed = [dataclasses.replace(one, recipe_digest="r2") for one in asked]
+    with pytest.raises(RunChanged) as caught, opened(tmp_path / "r", *changed):
+        pass
+
+    assert ("the recipe of demo__one-1 has changed since its verdict",) == caught.value.changes
 
 
 @pytest.mark.parametrize("content", [b"not a database" * 100, b"SQLite format 3\0" + b"\0" * 200])
