@@ -7,9 +7,10 @@ Gradings are taken from the ledger one at a time, so a run may be larger than me
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any, Literal
@@ -21,6 +22,8 @@ from grader.record import Grading
 
 Format = Literal["jsonl", "parquet", "swebench"]
 _ROWS_AT_ONCE = 256
+_NAME_MAX = 255
+"""Bytes that Linux lets a file's name have."""
 
 
 def export(ledger: Ledger, form: Format, directory: Path) -> Path:
@@ -88,6 +91,7 @@ def to_swebench(ledger: Ledger, directory: Path) -> Path:
     patches = {expected.key: expected.patch for expected in ledger.expected()}
     models = _official_models(list(patches))
     ended: dict[str, list[Grading]] = {model: [] for model in models.values()}
+    _refuse_long_names([*ended, *(key.task_id for key in models), *(official.run_report_name(m, run) for m in ended)])
     for grading in ledger.current_gradings():
         model = models.get(key_of(grading))
         if model is None:
@@ -122,6 +126,17 @@ def _official_models(keys: Sequence[Key]) -> dict[Key, str]:
         asked[place] += 1
         models[key] = place[0] if asked[place] == 1 else f"{place[0]}+{asked[place]}"
     return models
+
+
+def _refuse_long_names(names: Iterable[str]) -> None:
+    """Raise `UsageError`, before anything is written, for a name that no file can have."""
+    for name in map(official.path_component, names):
+        length = len(os.fsencode(name))
+        if length > _NAME_MAX:
+            raise UsageError(
+                f"{name[:60]}...: is too long for a name of the official layout ({length} bytes, {_NAME_MAX} at most);"
+                " export with --format jsonl or parquet"
+            )
 
 
 def _write_json(path: Path, value: object) -> None:

@@ -142,3 +142,16 @@ def test_the_official_report_is_reproduced(tmp_path: Path, real_data: Path) -> N
 
         (written,) = out.rglob("report.json")
         assert read(source) == read(written)
+
+
+@pytest.mark.parametrize("model", ["m" * 300, "m" * 250])
+def test_a_model_name_that_is_too_long_for_the_official_layout_is_told_before_anything_is_written(
+    tmp_path: Path, model: str
+) -> None:
+    """Another directory would not help; nothing is left half written."""
+    with opened(tmp_path / "r", asked("a", model)) as ledger:
+        ledger.append([grading("a", model=model)])
+        with pytest.raises(UsageError, match=r"^m+\.\.\.: is too long for a name"):
+            export(ledger, "swebench", tmp_path / "out")
+
+    assert [] == list((tmp_path / "out").iterdir())
