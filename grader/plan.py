@@ -165,7 +165,7 @@ def _recipes(campaign: Campaign, taskset: TaskSet) -> dict[str, Recipe]:
         recipes = recipes_by_task(campaign.recipes)
     except RecipeError as error:
         raise UsageError(str(error)) from error
-    if recipes and not any(task_id in taskset for task_id in recipes):
+    if not any(task_id in taskset for task_id in recipes):
         raise UsageError(
             f"{campaign.recipes}: has no recipe for a task of {taskset.source}; name the set's own recipes"
         )

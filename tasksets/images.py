@@ -137,6 +137,8 @@ def recipes_by_task(path: Path) -> dict[str, Recipe]:
         if recipe.instance_id in recipes:
             raise RecipeError(f"{path}, row {number}: a second recipe for {recipe.instance_id}; keep one")
         recipes[recipe.instance_id] = recipe
+    if not recipes:
+        raise RecipeError(f"{path}: holds no recipe; give a JSON lines file with one per task")
     return recipes
 
 

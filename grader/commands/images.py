@@ -173,6 +173,8 @@ def _chosen(path: Path, only: str | None, base: str | None) -> list[Recipe]:
 
     recipes = recipes_by_task(path)
     wanted = list(recipes) if only is None else [word.strip() for word in only.split(",") if word.strip()]
+    if not wanted:
+        raise UsageError("--only names no task; give ids, or leave the flag out for all recipes")
     for task_id in wanted:
         if task_id not in recipes:
             near = ", ".join(difflib.get_close_matches(task_id, recipes, n=3, cutoff=0.5)) or "none is near"

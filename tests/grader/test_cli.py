@@ -103,6 +103,7 @@ CLUSTER = (*GRADE, "--provider", "kubernetes")
         pytest.param((*GRADE, "--patches", "empty.jsonl"), "holds no prediction", id="no predictions"),
         pytest.param((*GRADE, "--patches", "p.jsonl", "--only", "demo__two-2"), "no prediction for", id="none left"),
         pytest.param((*GRADE, "--recipes", "none.jsonl"), "none.jsonl", id="missing recipes"),
+        pytest.param((*GRADE, "--recipes", "empty.jsonl"), "empty.jsonl: holds no recipe", id="no recipes"),
         pytest.param((*GRADE, "--recipes", "recipes.jsonl"), "recipes.jsonl, row 1", id="malformed recipes"),
         pytest.param((*GRADE, "--run", "../x"), "--run", id="run twice"),
         pytest.param(("grade", "--taskset", "tasks.jsonl", "--run", "../x"), "`run` is '../x'", id="run is a path"),

@@ -49,7 +49,9 @@ def test_what_cannot_be_done_is_one_sentence_and_a_code(
     """2 for what was typed or written wrongly, 4 for an image that is not there; no traceback."""
     recipes = tmp_path / "recipes.jsonl"
     recipes.write_text('{"instance_id": "x"}\n')
+    (tmp_path / "empty.jsonl").write_text("\n")
     cases = [
+        (2, ("build", str(tmp_path / "empty.jsonl")), "empty.jsonl: holds no recipe"),
         (2, ("build", str(tmp_path / "nowhere.jsonl")), "nowhere.jsonl"),
         (2, ("build", str(recipes)), "row 1"),
         (2, ("remove", "0123456789"), "unknown"),
