@@ -19,7 +19,7 @@ from tasksets.task import Task
 Specs = Literal["row", "swebench"]
 """Where a plan comes from when a row has none: nowhere, or the official `swebench` package, if it is installed."""
 
-_HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(?:/[\w.-]+)?")
+_HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
 
 
 class Rows(Protocol):
@@ -123,7 +123,9 @@ def open_taskset(source: str, *, split: str | None = None, specs: Specs = "row")
             raise TaskSetError(f"{source}: is a file, and a file has no split {split!r}; leave the split out")
         return TaskSet(source, _open_file(path), specs)
     if path.suffix in {".jsonl", ".json", ".parquet", ".ndjson"} or not _HUB_ID.fullmatch(source):
-        raise TaskSetError(f"{source}: there is no such file; check the path")
+        raise TaskSetError(
+            f"{source}: there is no such file; check the path, or name a data set of the hub as OWNER/NAME"
+        )
     from tasksets.hub import open_hub
 
     return TaskSet(source, open_hub(source, split), specs)

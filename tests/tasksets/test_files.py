@@ -255,6 +255,7 @@ def test_a_parquet_file_of_something_else_is_refused(tmp_path: Path) -> None:
         ("x" * 300, "cannot be looked up: File name too long"),
         ("nul\0", "there is no such file"),
         ("a b", "a b: there is no such file"),
+        ("nope", "nope: there is no such file; check the path, or name a data set of the hub as OWNER/NAME"),
     ],
 )
 def test_a_source_that_is_no_file_is_refused(
