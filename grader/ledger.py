@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from grader.errors import RunBusy, RunChanged, UsageError
-from grader.ledgertrouble import FULL, damaged, primary, reading, refused, unwritable
+from grader.ledgertrouble import FULL, damaged, deleted, file_at, primary, reading, refused, unwritable
 from grader.record import Grading
 from grader.verdict import Cause, Outcome
 
@@ -148,6 +148,7 @@ class Ledger:
         self._connection = connection
         self.run_dir = run_dir
         self.config_sha256 = config_sha256
+        self._file = file_at(ledger_path(run_dir))
 
     # Writing
 
@@ -272,6 +273,8 @@ class Ledger:
             self._connection.execute("BEGIN IMMEDIATE")
             yield
             self._connection.execute("COMMIT")
+            if file_at(ledger_path(self.run_dir)) != self._file:
+                raise deleted(ledger_path(self.run_dir))
         except BaseException as error:
             if self._connection.in_transaction:
                 self._connection.execute("ROLLBACK")

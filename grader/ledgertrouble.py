@@ -54,3 +54,20 @@ def reading(path: Path) -> Iterator[None]:
         if primary(error) in NOT_OURS:
             raise damaged(path, error) from error
         raise
+
+
+def file_at(path: Path) -> tuple[int, int] | None:
+    """Which file has that name; None: there is none to be seen."""
+    try:
+        status = path.stat()
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino
+
+
+def deleted(path: Path) -> LedgerUnwritable:
+    """What a writer has open is not what stands at `path` any more."""
+    return LedgerUnwritable(
+        f"{path}: was deleted or replaced while the run wrote it, and what it held went with it;"
+        " restore it from a copy, or give the same command again to begin anew"
+    )

@@ -3,6 +3,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import os
+import shutil
 import signal
 import sqlite3
 import subprocess
@@ -243,6 +244,20 @@ def test_a_run_that_is_not_there_is_named(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="holds no ledger"), read_only(tmp_path / "none"):
         pass
     assert not (tmp_path / "none").exists()
+
+
+@pytest.mark.parametrize("replaced", [False, True])
+def test_a_run_that_is_deleted_while_it_is_written_ends(tmp_path: Path, replaced: bool) -> None:
+    """No row is told as recorded that went into a file which nobody can open any more."""
+    with opened(tmp_path / "r", expected()) as ledger:
+        ledger.append([grading()])
+        shutil.rmtree(tmp_path / "r")
+        if replaced:
+            (tmp_path / "r").mkdir()
+            ledger_path(tmp_path / "r").write_bytes(b"another")
+
+        with pytest.raises(LedgerUnwritable, match=r"r/ledger\.sqlite: was deleted or replaced while the run wrote it"):
+            ledger.append([grading()])
 
 
 def test_a_ledger_that_may_not_be_written_is_no_full_disk(tmp_path: Path) -> None:
