@@ -16,7 +16,7 @@ Each patch is graded in a sandbox of its own. The run's ledger and logs lie in R
 on where it stopped: what has a verdict is not graded again, what has none is. Ctrl-C stops cleanly.
 
 Exit status: 0 every grading has a verdict; 2 bad flags or input; 3 tasks were refused or conditions contradicted;
-4 infrastructure left gradings without a verdict; 130 or 143 stopped by a signal.
+4 infrastructure left gradings without a verdict; 129, 130 or 143 stopped by a signal.
 """
 
 _PREFLIGHT = """Find out which tasks may enter a campaign, under its own configuration.
@@ -26,7 +26,7 @@ which class each task is of and what it cost; the admission file holds the same,
 `grader grade --admission`. The same command again goes on where it stopped.
 
 Exit status: 0 every task is admitted; 2 bad flags or input; 3 some are not; 4 infrastructure left some without a class;
-130 or 143 stopped by a signal.
+129, 130 or 143 stopped by a signal.
 """
 
 _DOCTOR = """Look at this machine or a cluster as a campaign will use it, and say what to mend.

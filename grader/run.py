@@ -1,7 +1,7 @@
 """One run of a campaign, from its plan to its last row: resume, images, gradings, and a clean stop.
 
 The route of one grading is `grader.grade`; this module gives it tasks on built images and records what it says. A stop
-(SIGINT, SIGTERM, or a stdout that takes nothing more) gives back what is in flight and loses nothing that has ended.
+(SIGINT, SIGTERM, SIGHUP, or a stdout that takes no more) gives back what is in flight and loses nothing that has ended.
 """
 
 from __future__ import annotations
@@ -289,9 +289,14 @@ async def _images(
 
 
 async def _stop_on_signal(desk: _Desk) -> None:
-    with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+    numbers = [signal.SIGINT, signal.SIGTERM]
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # as under nohup
+        numbers.append(signal.SIGHUP)
+    with anyio.open_signal_receiver(*numbers) as signals:
         await _first(signals, desk)
-        number = await anext(signals)
+        # Where a terminal goes away its shell and the kernel each send a SIGHUP.
+        while (number := await anext(signals)) is signal.SIGHUP:
+            continue
     # The second one means it: end as the signal does by itself. What is left behind, the next start sweeps.
     signal.signal(number, signal.SIG_DFL)
     os.kill(os.getpid(), number)

@@ -385,15 +385,17 @@ sys.exit(exit_status(finished))
 """
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 async def test_a_signal_gives_back_what_is_in_flight_and_keeps_what_has_ended(tmp_path: Path, number: int) -> None:
-    """Ctrl-C and SIGTERM stop cleanly, the count adds up, and the same command goes on."""
+    """Ctrl-C, SIGTERM and a lost terminal stop cleanly, the count adds up, and the same command goes on."""
     process = subprocess.Popen(
         [sys.executable, "-c", STOPPABLE, str(tmp_path)], stdout=subprocess.PIPE, text=True, cwd=REPOSITORY
     )
     assert process.stdout is not None
     ended = [process.stdout.readline().split()[1] for _ in range(3)]
     process.send_signal(number)
+    if number is signal.SIGHUP:
+        process.send_signal(number)  # as a terminal does that goes away
     rest = process.stdout.read().splitlines()
     status = process.wait()
     process.stdout.close()
@@ -406,3 +408,24 @@ async def test_a_signal_gives_back_what_is_in_flight_and_keeps_what_has_ended(tm
     assert 0 == exit_status(resumed)
     assert set(ended).isdisjoint(job.task.task_id for job in grounds.graded)
     assert 3 == len(grounds.graded)
+
+
+async def test_a_hangup_is_nothing_to_a_run_under_nohup(tmp_path: Path) -> None:
+    """Who started it so meant it to outlive its terminal."""
+    process = subprocess.Popen(
+        ["nohup", sys.executable, "-c", STOPPABLE, str(tmp_path)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        cwd=REPOSITORY,
+    )
+    assert process.stdout is not None
+    for _ in range(3):
+        process.stdout.readline()
+    process.send_signal(signal.SIGHUP)
+    await anyio.sleep(0.5)
+    process.send_signal(signal.SIGTERM)
+    process.stdout.read()
+    process.stdout.close()
+
+    assert 128 + signal.SIGTERM == process.wait()
