@@ -437,3 +437,19 @@ def test_without_the_extra_one_sentence_says_what_to_install(place: Path) -> Non
     assert ["error: the Kubernetes client is not installed: pip install 'sandman-grader[kubernetes]'"] == [
         line for line in done.stderr.splitlines() if not line.startswith("note")
     ]
+
+
+def test_the_script_of_the_readme_runs(place: Path) -> None:
+    """Saved to a file as it stands, it does what it says."""
+    script = (REPOSITORY / "README.md").read_text().partition("```python\n")[2].partition("```")[0]
+    (place / "script.py").write_text(script)
+    done = subprocess.run(
+        [sys.executable, "script.py"],
+        cwd=place,
+        env={**os.environ, "PYTHONPATH": str(REPOSITORY), "XDG_CACHE_HOME": str(place / "cache")},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert r"0 b'hello\n'" in done.stdout.splitlines(), done.stderr
