@@ -369,13 +369,20 @@ class Interrupting:
     def find_spec(self, name, *_):
         if name == sys.argv[1]:
             raise KeyboardInterrupt
-from grader.cli import main
+from importlib import import_module
+main = import_module(sys.argv[2]).main
 sys.meta_path.insert(0, Interrupting())
-sys.exit(main(["report", "none"]))
+sys.exit(main(sys.argv[3:]))
 """
-    for module in ("cyclopts", "grader.console", "grader.commands.report", "grader.ledger"):
-        done = subprocess.run([sys.executable, "-c", script, module], cwd=REPOSITORY, capture_output=True, check=False)
-        assert (130, False) == (done.returncode, b"Traceback" in done.stderr), module
+    for words in (
+        ("cyclopts", "grader.cli", "report", "none"),
+        ("grader.console", "grader.cli", "report", "none"),
+        ("grader.ledger", "grader.cli", "report", "none"),
+        ("cyclopts", "studies.cli", "compare", "none", "other"),
+        ("grader.ledger", "studies.cli", "compare", "none", "other"),
+    ):
+        done = subprocess.run([sys.executable, "-c", script, *words], cwd=REPOSITORY, capture_output=True, check=False)
+        assert (130, False) == (done.returncode, b"Traceback" in done.stderr), words
 
 
 def test_help_and_version_import_no_sandbox_and_no_tables() -> None:
