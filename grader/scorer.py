@@ -31,7 +31,7 @@ from anyio.streams.memory import MemoryObjectSendStream
 from grader.advantages import Advantages, Scale, advantages
 from grader.batch import Job, Recorder, graded, no_verdict
 from grader.campaign import Campaign
-from grader.errors import GraderError, RunBusy, UsageError
+from grader.errors import GraderError, LedgerUnwritable, RunBusy, UsageError
 from grader.grounds import open_grounds
 from grader.ledger import Expected, Key, Ledger, Row, Start, create_or_resume, key_of, run_directory
 from grader.plan import Plan, key, make_plan, on_image
@@ -200,6 +200,9 @@ class Scorer:
         try:
             with flight.scope:
                 flight.score = await self._desk.graded(wanted, job, self._slots)
+        except LedgerUnwritable as error:
+            self._desk.unkept = error
+            self._desk.fail(error)
         finally:
             flight.ended.set()
             self._land(wanted, flight)
@@ -230,6 +233,8 @@ class _Desk:
     flights: dict[_Wanted, _Flight] = field(default_factory=dict)
     closed: bool = False
     failure: Exception | None = None
+    unkept: LedgerUnwritable | None = None
+    """Why a grading's log could not be kept, so that the grading is not recorded either."""
     """Why nothing more is recorded."""
 
     def over(self) -> ScorerClosed:
@@ -313,9 +318,12 @@ class _Desk:
         try:
             await recorder.keep_recording()
         except Exception as error:
-            self.failure, self.closed = error, True
-            for flight in self.flights.values():
-                flight.scope.cancel()
+            self.fail(error)
+
+    def fail(self, error: Exception) -> None:
+        self.failure, self.closed = self.failure or error, True
+        for flight in self.flights.values():
+            flight.scope.cancel()
 
 
 @asynccontextmanager
@@ -373,6 +381,8 @@ async def _open(
         recorder.record_what_is_left()
     if raised is not None:
         raise raised
+    if desk.unkept is not None:
+        raise desk.unkept
 
 
 @contextmanager
