@@ -265,6 +265,8 @@ def _read_toml(file: Path) -> dict[str, Any]:
         raise UsageError(f"{file}: cannot be read ({error.strerror}); name a campaign file in TOML") from error
     except UnicodeDecodeError as error:
         raise UsageError(f"{file}: is not UTF-8 text (byte {error.start}); save it as UTF-8") from error
+    except RecursionError as error:
+        raise UsageError(f"{file}: is nested too deeply; correct it") from error
     except tomllib.TOMLDecodeError as error:
         raise UsageError(f"{file}: is not TOML: {error}; correct that line") from error
     return _beside(file.parent, settings)

@@ -144,7 +144,7 @@ class _Route:
     failures: list[str] = field(default_factory=list)
 
     async def go(self) -> None:
-        ready = _ready(self.task, self.submission)
+        ready = await to_thread.run_sync(_ready, self.task, self.submission)  # a large patch takes a second
         if isinstance(ready, _End):
             self.end = ready
             return

@@ -63,7 +63,8 @@ def export_image(store: ImageStore, digest: str, archive: Path, *, name: str | N
 
 
 def export_images(store: ImageStore, archives: Mapping[str, Path], *, name: str | None = None) -> dict[str, Exported]:
-    """Write each image, by its digest, as the OCI archive beside it, which appears by one rename.
+    """Write each image, by its digest, as the OCI archive beside it, which appears by one rename. A link stays, and
+    what it leads to is replaced.
 
     A layer that images share is packed once. `name` is what tools call the image on loading it: a name with a tag as it
     is, one without gets the image's digest. None stands for `REPOSITORY`. Raises `ImageError`, before anything is
@@ -73,6 +74,8 @@ def export_images(store: ImageStore, archives: Mapping[str, Path], *, name: str 
     for archive in archives.values():
         if not archive.parent.is_dir():
             raise ImageError(f"{archive.parent}: no such directory; make it, or name another file")
+        if archive.exists() and not archive.is_file():
+            raise ImageError(f"{archive}: is no regular file, which an archive would take the place of; name another")
     exported: dict[str, Exported] = {}
     packed: dict[str, _Packed] = {}
     with store.staging() as staging:
@@ -116,14 +119,15 @@ def _write(record: ImageRecord, layers: Sequence[_Packed], archive: Path, name: 
     loaded_as = name if tagged else by_digest
     annotations = {"org.opencontainers.image.ref.name": loaded_as, "io.containerd.image.name": loaded_as}
     index = {"schemaVersion": 2, "manifests": [{**manifest, "platform": _platform(record), "annotations": annotations}]}
-    temporary = archive.with_name(f".{archive.name}.{secrets.token_hex(4)}")
+    target = archive.resolve()
+    temporary = target.with_name(f".{target.name}.{secrets.token_hex(4)}")
     try:
         with tarfile.open(temporary, "w", format=tarfile.PAX_FORMAT) as tar:
             _member(tar, "oci-layout", json.dumps({"imageLayoutVersion": "1.0.0"}).encode())
             _member(tar, "index.json", json.dumps(index, sort_keys=True).encode())
             for blob, content in sorted(blobs.items()):
                 _member(tar, f"blobs/sha256/{blob.removeprefix('sha256:')}", content)
-        temporary.rename(archive)
+        temporary.rename(target)
     finally:
         temporary.unlink(missing_ok=True)
     return Exported(digest, archive, archive.stat().st_size, by_digest)

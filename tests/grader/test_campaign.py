@@ -102,6 +102,7 @@ BASE = 'taskset = "t.jsonl"\nrun = "r"\n'
         pytest.param('taskset = "t.jsonl"', "`run` is not given; add --run", id="missing"),
         pytest.param('taskset = "t.jsonl"\nrun = "../up"', "`run` is '../up'", id="run is no path"),
         pytest.param("taskset = ", "is not TOML", id="bad TOML"),
+        pytest.param("a = " + "[" * 100_000, "is nested too deeply", id="deep TOML"),
         pytest.param(b"run = '\xff'", "is not UTF-8 text (byte 7)", id="not text"),
     ],
 )

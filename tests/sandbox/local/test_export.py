@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+import os
 import tarfile
 from pathlib import Path
 
@@ -95,6 +96,23 @@ def test_a_failed_export_leaves_no_file(store: ImageStore, tmp_path: Path) -> No
         export_image(store, store.list()[0].digest, tmp_path / "nowhere/x.tar")
 
     assert {"store", "layout"} == {path.name for path in tmp_path.iterdir()}
+
+
+def test_an_archive_takes_no_place_but_a_files(store: ImageStore, tmp_path: Path) -> None:
+    """What a link leads to is replaced and the link stays; a pipe, a device or a directory is left as it is."""
+    digest = store.list()[0].digest
+    link, file, pipe = tmp_path / "link", tmp_path / "file", tmp_path / "pipe"
+    file.write_text("old")
+    link.symlink_to(file)
+    os.mkfifo(pipe)
+
+    assert link == export_image(store, digest, link).path
+    assert link.is_symlink()
+    assert tarfile.is_tarfile(file)
+    for taken in (pipe, tmp_path):
+        with pytest.raises(ImageError, match="no regular file"):
+            export_image(store, digest, taken)
+    assert pipe.is_fifo()
 
 
 def test_an_image_without_a_tag_is_loaded_under_its_digest(store: ImageStore, tmp_path: Path) -> None:
