@@ -15,7 +15,7 @@ Cpus = Annotated[int, Field(gt=0, le=8192)]
 CpuQuota = Annotated[float, Field(ge=0.01, le=8192)]
 MemoryMib = Annotated[int, Field(ge=16, le=1 << 32)]
 Processes = Annotated[int, Field(ge=16, le=4194304)]
-OpenFiles = Annotated[int, Field(ge=256, le=1 << 30)]
+OpenFiles = Annotated[int, Field(ge=256, le=1 << 40)]
 ShmMib = Annotated[int, Field(gt=0, le=1 << 32)]
 UserId = Annotated[int, Field(ge=0, le=4294967294)]
 

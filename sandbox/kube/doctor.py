@@ -31,6 +31,8 @@ PERMISSIONS: tuple[tuple[str, str, tuple[str, ...], str], ...] = (
 
 CLOCK_S = 30.0
 ROUND_TRIP_S = 600.0
+PULL_S = 180.0
+"""Who looks is not kept waiting as long as a run is for an image: a registry that is in trouble is told."""
 
 
 async def examine(config: KubernetesConfig, *, asked: Asked = ONE_SANDBOX, image: str | None = None) -> list[Finding]:
@@ -226,8 +228,9 @@ async def _tried_out(config: KubernetesConfig, image: str, asked: Asked, *, mend
     if mend_first:
         return [*found, Finding("round trip", "note", "not tried: mend the above first")]
     spec = _spec(image, asked)
+    budgets = config.budgets.model_copy(update={"pull_s": min(PULL_S, config.budgets.pull_s)})
     try:
-        async with KubernetesProvider(config) as provider:
+        async with KubernetesProvider(config.model_copy(update={"budgets": budgets})) as provider:
             async with _timed(provider, spec) as (box, took_s):
                 began = time.monotonic()
                 ran = await box.run("echo well", timeout_s=30)

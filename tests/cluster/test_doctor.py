@@ -9,6 +9,7 @@ import pytest
 import yaml
 
 from sandbox import KubernetesConfig, SandboxSpec, open_provider
+from sandbox.config import PhaseBudgets
 from sandbox.finding import Asked
 from sandbox.kube.api import Api
 from sandbox.kube.doctor import PERMISSIONS, examine
@@ -133,7 +134,8 @@ async def test_what_the_doctor_tries_it_tells_as_it_is(
     """A reference without a digest, an image that no registry has, and a canary that nothing can reach."""
     canary = await a_canary(admin)
     tagged = await examine(config(canary=canary), image="localhost/py:1")
-    missing = await examine(config(canary=canary), image=f"localhost:1/py@sha256:{'0' * 64}")
+    hasty = config(canary=canary, budgets=PhaseBudgets(pull_s=10))
+    missing = await examine(hasty, image=f"localhost:1/py@sha256:{'0' * 64}")
     blind = await examine(config(canary=("192.0.2.1", 9)), image=image)
 
     assert [("image", "error")] == [(one.check, one.level) for one in tagged if one.level != "ok"]

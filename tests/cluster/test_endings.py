@@ -271,7 +271,7 @@ async def test_what_does_not_start(
             await admin.call("DELETE", f"{maps(namespace)}/{execd['metadata']['name']}")
             async with anyio.create_task_group() as group:
                 group.start_soon(partial(ask, "no execd", image=plain.image))
-                group.start_soon(partial(ask, "no node", image=plain.image, cpus=100_000))
+                group.start_soon(partial(ask, "no node", image=plain.image, cpus=8192))
 
     expected: dict[str, tuple[type[CreateError] | type[ImageError], str, str]] = {
         "no": (ImageError, "pull", "not found"),

@@ -17,7 +17,8 @@ PROVIDERS = ("local", "kubernetes")
 
 
 def note(fault: str, provider: str, rows: Sequence[Grading], *, then: bool = False) -> None:
-    """Keep what became of the three patches. `then`: the fault had passed, and the same command was given again."""
+    """Keep what became of the three patches, or that none was graded. `then`: the fault had passed, and the same
+    command was given again."""
     if not (file := os.environ.get(VARIABLE)):
         return
     told = {
@@ -56,6 +57,8 @@ def table(lines: Iterable[str]) -> str:
 def _cell(told: dict[str, Any]) -> str:
     if told["then"]:
         return "then, by the same command, each right"
+    if not told["of"]:
+        return "refused before anything was graded"
     verdicts = f"{told['lost']} of {told['of']} without a verdict" if told["lost"] else "each right"
     sandboxes = " or ".join(map(str, told["attempts"]))
     causes = f": {', '.join(told['causes'])}" if told["causes"] else ""

@@ -389,7 +389,10 @@ sys.exit(exit_status(finished))
 async def test_a_signal_gives_back_what_is_in_flight_and_keeps_what_has_ended(tmp_path: Path, number: int) -> None:
     """Ctrl-C, SIGTERM and a lost terminal stop cleanly, the count adds up, and the same command goes on."""
     process = subprocess.Popen(
-        [sys.executable, "-c", STOPPABLE, str(tmp_path)], stdout=subprocess.PIPE, text=True, cwd=REPOSITORY
+        ["env", "--default-signal=HUP", sys.executable, "-c", STOPPABLE, str(tmp_path)],  # we may be under nohup
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=REPOSITORY,
     )
     assert process.stdout is not None
     ended = [process.stdout.readline().split()[1] for _ in range(3)]
