@@ -130,7 +130,7 @@ def test_a_mistake_is_one_sentence_that_names_file_key_and_remedy(tmp_path: Path
         ("conditions", "cpu_quota = 1e-7", "greater than or equal to 0.01"),
         ("conditions", "cpu_quota = 1e30", "less than or equal to 8192"),
         ("conditions", "visible_cpus = 100000000000000000000", "less than or equal to 8192"),
-        ("conditions", "open_files = 100000000000000000000", "less than or equal to 1073741824"),
+        ("conditions", "open_files = 100000000000000000000", "less than or equal to 1099511627776"),
         ("conditions", r'locale = "a\u0000b"', "holds a NUL"),
         ("conditions", 'locale = ""', "is empty"),
         ("conditions", 'kernel = ""', "is empty"),
