@@ -39,7 +39,7 @@ async def examine(campaign: Campaign, *, image: str | None = None) -> list[Findi
 async def _tried(campaign: Campaign, task: Task, how: TestPlan, recipe: Recipe | None) -> list[Finding]:
     findings: list[Finding] = []
     try:
-        async with open_grounds(campaign, "") as grounds:
+        async with open_grounds(campaign, "", is_for_a_run=False) as grounds:
             if recipe is not None:
                 image = await _built(grounds, recipe)
                 task = dataclasses.replace(task, image=image or recipe.base)

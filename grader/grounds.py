@@ -82,12 +82,16 @@ def _try_logs(directory: Path) -> None:
 
 
 @asynccontextmanager
-async def open_grounds(campaign: Campaign, code_revision: str) -> AsyncIterator[ProviderGrounds]:
-    """Open the campaign's provider. Leaving gives back every sandbox.
+async def open_grounds(
+    campaign: Campaign, code_revision: str, *, is_for_a_run: bool = True
+) -> AsyncIterator[ProviderGrounds]:
+    """Open the campaign's provider. Leaving gives back every sandbox. Where nothing is to be graded there is no run
+    whose directory could be touched.
 
-    Raises `ProviderUnavailable`, and `UsageError` where logs could not be kept.
+    Raises `ProviderUnavailable`, and `UsageError` where a run's logs could not be kept.
     """
-    _try_logs(logs_directory(campaign))
+    if is_for_a_run:
+        await to_thread.run_sync(_try_logs, logs_directory(campaign))
     async with open_provider(campaign.provider) as provider, _canary(provider, campaign) as canary:
         yield ProviderGrounds(provider, campaign, canary, code_revision)
 

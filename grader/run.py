@@ -228,7 +228,10 @@ class _Run:
                 self.desk.progress.say(self.desk.stopped_because)
 
     async def _refuse_where_none_can_begin(self, todo: list[Job], grounds: Grounds) -> None:
-        """Raise `ImageError` when no job has an image that is to be had. Where some have, the others are recorded."""
+        """Raise `ImageError` when no job of a run that has no rows yet has an image that is to be had. Where some have,
+        or the run is under way, those that have not are recorded."""
+        if self.ledger.current():
+            return
         found: dict[str, ImageError] = {}
         for job in todo:
             why = await grounds.unusable(job, self.plan.recipes.get(job.task.task_id))

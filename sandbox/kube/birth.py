@@ -138,11 +138,7 @@ async def _look(ticket: PodTicket, owner: Owner) -> None:
     if failure is None:
         return
     if failure.status in {401, 403}:
-        raise ProviderUnavailable(
-            f"the API server does not let us read pods: {failure.said}; give the role that docs/kubernetes.md lists",
-            status=failure.status,
-            said=failure.said,
-        )
+        raise _not_allowed("read", failure)
     raise CreateError(
         f"what became of sandbox {ticket.sandbox_id} is not known, the cluster cannot be read: {failure}; see to the "
         "API server and the way to it",
@@ -234,14 +230,18 @@ def _rejected(name: str, failure: ApiFailure) -> SandboxError:
             said=failure.said,
         )
     if failure.status in {401, 403}:
-        return ProviderUnavailable(
-            f"the API server does not let us create pods: {failure.said}; give the role that docs/kubernetes.md lists",
-            status=failure.status,
-            said=failure.said,
-        )
+        return _not_allowed("create", failure)
     return CreateError(
         f"the API server rejects sandbox {name}: {failure}; correct what it names in the spec or the provider's config",
         phase="queue",
+        status=failure.status,
+        said=failure.said,
+    )
+
+
+def _not_allowed(verb: str, failure: ApiFailure) -> ProviderUnavailable:
+    return ProviderUnavailable(
+        f"the API server does not let us {verb} pods: {failure.said}; give the role that docs/kubernetes.md lists",
         status=failure.status,
         said=failure.said,
     )

@@ -251,7 +251,7 @@ async def test_what_does_not_start(
         pytest.skip("the registry and the image without bash are put on the node of tests/cluster/up only")
     answers = {"no": (404, "MANIFEST_UNKNOWN"), "private": (401, "UNAUTHORIZED"), "busy": (429, "TOOMANYREQUESTS")}
     digest = f"sha256:{secrets.token_hex(32)}"
-    budgets = PhaseBudgets(schedule_s=6, pull_s=3, start_s=20)  # a busy node tells of a mount late
+    budgets = PhaseBudgets(schedule_s=6, pull_s=3, start_s=8)
     told: dict[str, Any] = {}
 
     async def ask(what: str, **spec: Any) -> None:

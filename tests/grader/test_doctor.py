@@ -75,9 +75,10 @@ def a_campaign(directory: Path, conditions: str, *, image: str = "host") -> Path
 
 
 def test_a_campaign_that_can_run_is_tried_in_a_sandbox_of_its_first_task(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What it declares is compared as a grading would; nothing is graded, and no run is begun."""
+    monkeypatch.chdir(tmp_path)  # where a run would be
     file = a_campaign(tmp_path, 'hash_seed = 0\ntime_zone = "UTC"\nvisible_cpus = 1')
 
     status, told = findings(capfd, file, "--state-dir", tmp_path / "state")
@@ -85,7 +86,7 @@ def test_a_campaign_that_can_run_is_tried_in_a_sandbox_of_its_first_task(
     assert (0, "ok") == (status, told["conditions"]["level"]), told
     held = "these hold as declared: egress, visible_cpus, test_time_limit_s, hash_seed, time_zone"
     assert f"in a sandbox of demo__one-0 {held}" == told["conditions"]["said"]
-    assert not (tmp_path / "runs").exists()
+    assert {"campaign.toml", "tasks.jsonl", "state"} == {path.name for path in tmp_path.iterdir()}
 
 
 @pytest.mark.parametrize(

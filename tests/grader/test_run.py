@@ -191,6 +191,18 @@ async def test_a_run_of_which_no_image_is_to_be_had_does_not_begin(tmp_path: Pat
     assert 6 == len(grounds.graded)
 
 
+async def test_a_run_that_is_under_way_records_what_has_no_image(tmp_path: Path) -> None:
+    """Its sum is told, and its rows name the cause, as if the others were still to come."""
+    first = campaign(tmp_path, only=("demo__one-0",))
+    await run(first, Grounds())
+
+    grounds = Grounds(absent=tuple(f"demo__one-{n}" for n in range(1, 6)))
+    finished = await run(campaign(tmp_path), grounds)
+
+    assert 5 == len(grounds.graded)
+    assert 6 == finished.run.expected
+
+
 async def test_a_provider_that_cannot_open_costs_nothing(tmp_path: Path) -> None:
     """A machine without sandboxes gives an error, not six rows without a verdict."""
 
