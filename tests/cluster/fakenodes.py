@@ -3,9 +3,8 @@
     python -m tests.cluster.fakenodes --nodes 375
 
 Makes Node objects, then plays every kubelet: a pod that the scheduler bound becomes Running and Ready at a loopback
-address of its own, a pod that is to go is gone. One server answers at all of those addresses as execd would to a health
-check and to a command, which it does not run. Everything else is real: API server, scheduler, controllers. The cluster
-is to be one of `tests/cluster/up --api`, where nobody misses the heartbeats.
+address of its own, where `standin.py` answers, a pod that is to go is gone. Everything else is real: API server,
+scheduler, controllers. The cluster is to be one of `tests/cluster/up --api`, where nobody misses the heartbeats.
 """
 
 from __future__ import annotations
@@ -16,23 +15,19 @@ import itertools
 import json
 import os
 import ssl
-import time
 from base64 import b64decode
-from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import aiohttp
 import yaml
 
-from sandbox.kube.manifest import CONTAINER
+from tests.cluster.standin import MERGE, PORT, answering, running
 
 NODE_PREFIX = "fake-"
 PODS_PER_NODE = 250
 WORKERS = 16
-PORT = 18080
-MERGE = {"Content-Type": "application/merge-patch+json"}
 
 
 def cluster_session(kubeconfig: Path, connections: int) -> aiohttp.ClientSession:
@@ -132,78 +127,14 @@ class Kubelets:
             if what == "end":
                 await _done(self._session.delete(path, json={"gracePeriodSeconds": 0}), allow={404, 409})
             else:
-                status = {"status": _running(next(self._addresses))}
+                status = {"status": running(next(self._addresses))}
                 await _done(self._session.patch(f"{path}/status", json=status, headers=MERGE), allow={404, 409})
-
-
-def _running(number: int) -> dict[str, Any]:
-    """The status of a pod that runs at the loopback address with this number."""
-    ip = f"127.{number >> 16 & 255}.{number >> 8 & 255}.{number & 255}"
-    now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-    conditions = ("Initialized", "Ready", "ContainersReady", "PodScheduled")
-    return {
-        "phase": "Running",
-        "podIP": ip,
-        "podIPs": [{"ip": ip}],
-        "startTime": now,
-        "conditions": [{"type": one, "status": "True", "lastTransitionTime": now} for one in conditions],
-        "containerStatuses": [
-            {
-                "name": CONTAINER,
-                "ready": True,
-                "started": True,
-                "restartCount": 0,
-                "image": "fake",
-                "imageID": "fake",
-                "containerID": "fake://fake",
-                "state": {"running": {"startedAt": now}},
-            }
-        ],
-    }
-
-
-class Execd(asyncio.Protocol):
-    """Answers as the daemon of the address that was called. One request at a time, as our client sends them."""
-
-    execs: ClassVar[Counter[str]] = Counter()
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport: Any = transport
-        self._address = str(transport.get_extra_info("sockname")[0])
-        self._data = b""
-        if not self._address.startswith("127."):  # a stranger, from outside of this machine
-            self._transport.abort()
-
-    def data_received(self, data: bytes) -> None:
-        self._data += data
-        head, end, rest = self._data.partition(b"\r\n\r\n")
-        length = head.lower().rpartition(b"content-length: ")
-        size = int(length[2].split(b"\r\n")[0]) if length[1] else 0
-        if not end or len(rest) < size:
-            return
-        self._data = rest[size:]
-        if head.startswith(b"GET /health"):
-            body = json.dumps(
-                {
-                    "boot_id": self._address,
-                    "execs": self.execs[self._address],
-                    "python_version": "3.11.0",
-                    "uptime_s": 1.0,
-                }
-            ).encode()
-        else:
-            self.execs[self._address] += 1
-            result = {"exit_code": 0, "truncated": False, "timed_out": False, "shell_restarted": False}
-            payload = json.dumps({**result, "duration_s": 0.0, "output_bytes": 0}).encode()
-            body = b"r" + len(payload).to_bytes(4, "big") + payload
-        self._transport.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body))
 
 
 async def main(nodes: int) -> None:
     """Until killed. Says `ready` when the nodes are there."""
     kubeconfig = Path(os.environ["KUBECONFIG"])
-    server = await asyncio.get_running_loop().create_server(Execd, "0.0.0.0", PORT, backlog=4096)
-    async with server, cluster_session(kubeconfig, WORKERS + 2) as session:
+    async with answering(PORT), cluster_session(kubeconfig, WORKERS + 2) as session:
         await make_nodes(session, nodes)
         print("ready", flush=True)
         await Kubelets(session).run()

@@ -1,17 +1,19 @@
 """A reverse proxy in front of a real API server that does to requests what networks, webhooks and servers do.
 
 It speaks plain HTTP on loopback, forwards to the real server, and asks a `Plan` at each request which fault to inject.
-It tells of each trial's requests as they pass, so that a trial can be cancelled at exactly such a moment.
+It tells of each trial's requests as they pass, so that a trial can be cancelled at exactly such a moment. It also plays
+the node of some of the pods, so that there are sandboxes to hold and to give back.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import json
 import random
 from collections import Counter
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +26,7 @@ from aiohttp import web
 from sandbox import SandboxSpec
 from sandbox.kube.api import Api
 from sandbox.kube.manifest import FACTS_ANNOTATION
+from tests.cluster.standin import MERGE, running
 
 FAULTS = {
     "create": (
@@ -51,17 +54,24 @@ REFUSALS = {
 LATEST_STORE_S = 1.5
 """How long after it was sent a create may be stored by the proxy."""
 
+LATEST_RUN_S = 1.0
+"""How long after it was stored a pod may come to run."""
+
 NOWHERE = SandboxSpec(image="localhost/nothing@sha256:" + "0" * 64, egress="open")
-"""Never runs: the pods that name it are to find no node."""
+"""Runs nowhere: the pods that name it are to find no node."""
 
 MOMENTS = (
     "create arrives",
     "create is done",
     "create was answered",
+    "pod runs",
     "read arrives",
     "delete arrives",
     "delete is done",
 )
+
+_addresses = itertools.count(1 << 16)
+"""Of pods that run, by all proxies of this process."""
 
 OnMoment = Callable[[str, str], None]
 """(trial, one of MOMENTS). Must not wait."""
@@ -76,17 +86,24 @@ class Fault:
 
 
 class Plan:
-    """Which fault a request meets: with probability `share` one of its kind, else none.
+    """Which fault a request meets: with probability `share` one of its kind, else none. And which pods come to run:
+    `runs` of them.
 
     It is settled by the seed, the trial, the kind of request and its number among the trial's own: not by the order in
     which requests of different trials come.
     """
 
-    def __init__(self, seed: str, share: float) -> None:
+    def __init__(self, seed: str, share: float, *, runs: float = 0.0) -> None:
         self.seed = seed
         self.share = share
+        self.runs = runs
         self.asked: Counter[tuple[str, str]] = Counter()
         self.injected: Counter[str] = Counter()
+
+    def runs_after_s(self, trial: str) -> float | None:
+        """How long a trial's pod takes to run. None: it never does."""
+        chance = random.Random(f"{self.seed}/{trial}/run")
+        return chance.uniform(0, LATEST_RUN_S) if chance.random() < self.runs else None
 
     def choose(self, trial: str, kind: str) -> Fault:
         number = self.asked[trial, kind]
@@ -116,11 +133,17 @@ class FaultyServer:
         """By the pod's name."""
         self._on_moment = on_moment
         self._late: set[asyncio.Task[None]] = set()
+        """Creates that are yet to be stored, pods that are yet to run."""
+        self._watches: set[asyncio.Task[web.StreamResponse]] = set()
+        """That go on, whether or not somebody listens."""
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
         body = await request.read()
         if request.method == "GET" and request.query.get("watch"):
-            return await self._watch(request, self.plan.choose("", "watch"))
+            watch = asyncio.create_task(self._watch(request, self.plan.choose("", "watch")))
+            self._watches.add(watch)
+            watch.add_done_callback(self._watches.discard)
+            return await watch
         kind = {"POST": "create", "DELETE": "delete", "GET": "read"}.get(request.method)
         if "/pods" not in request.path or kind is None:
             return await self._answer(request, body, Fault(None, random.Random(0)), lambda moment: None)
@@ -147,9 +170,7 @@ class FaultyServer:
         if fault.name in REFUSALS:
             return _status(*REFUSALS[fault.name])
         if fault.name == "stored_late":
-            task = asyncio.create_task(self._later(request, body, fault))
-            self._late.add(task)
-            task.add_done_callback(self._late.discard)
+            self._in_time(self._store_later(request, body, fault))
         if fault.name in {"request_lost", "stored_late"}:
             return _cut(request)
         if fault.name == "409_stranger":
@@ -172,11 +193,36 @@ class FaultyServer:
             kept = {
                 name: answer.headers[name] for name in ("Content-Type", "Date", "Retry-After") if name in answer.headers
             }
-            return answer.status, await answer.read(), kept
+            text = await answer.read()
+        if answer.status == 201 and request.path.endswith("/pods"):
+            self._in_time(self._run_later(request, json.loads(body)["metadata"]["name"]))
+        return answer.status, text, kept
 
-    async def _later(self, request: web.Request, body: bytes, fault: Fault) -> None:
+    def _in_time(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
+        self._late.add(task)
+        task.add_done_callback(self._late.discard)
+
+    async def _store_later(self, request: web.Request, body: bytes, fault: Fault) -> None:
         await asyncio.sleep(fault.random.uniform(0.1, LATEST_STORE_S))
         await self._forward(request, body)
+
+    async def _run_later(self, request: web.Request, name: str) -> None:
+        """Play the pod's node, if it is to have one."""
+        trial = self._trials[name]
+        after_s = self.plan.runs_after_s(trial)
+        if after_s is None:
+            return
+        await asyncio.sleep(after_s)
+        async with self._session.patch(
+            f"{self.api.server}{request.path}/{name}/status",
+            json={"status": running(next(_addresses))},
+            headers={"Authorization": request.headers["Authorization"], **MERGE},
+        ) as answer:
+            if answer.status == 200:
+                self._on_moment(trial, "pod runs")
+            elif answer.status != 404:  # gone meanwhile
+                raise RuntimeError(f"{answer.status}: {await answer.text()}")
 
     async def _put_a_stranger_in_the_way(self, request: web.Request, body: bytes) -> None:
         name = json.loads(body)["metadata"]["name"]
@@ -224,8 +270,10 @@ class FaultyServer:
             try:
                 yield self
             finally:
-                if self._late:
-                    await asyncio.wait(self._late)
+                while self._late:
+                    await asyncio.wait(set(self._late))
+                for watch in self._watches:
+                    watch.cancel()
                 await runner.cleanup()
 
 

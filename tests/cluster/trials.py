@@ -1,8 +1,9 @@
 """Trials of ownership against a real API server, in numbers: `python -m tests.cluster.trials --trials 3000 --kills 50`.
 
 A trial is one acquire through a proxy that loses, delays and refuses (`faults.py`), whose caller, or the task that
-holds the provider, or both, are cancelled at some moment, once, twice or five times. 25 trials share a provider: a run.
-Beside them stand pods of others. Counted in the end: pods of ours that are left, pods of others that are gone.
+holds the provider, or both, are cancelled at some moment, once, twice or five times. Some of the pods come to run: who
+gets one runs a command, holds it for a while and gives it back. 25 trials share a provider: a run. Beside them stand
+pods of others. Counted in the end: pods of ours that are left, pods of others that are gone.
 
 Kills of whole processes are counted beside them: `kills.py`.
 
@@ -46,16 +47,21 @@ from tests.cluster.faults import (
     proxied_kubeconfig,
 )
 from tests.cluster.kills import kill_trials
+from tests.cluster.standin import answering
 
 PER_RUN = 25
 RUNS_AT_ONCE = 8
 FAULTS_SHARE = 0.35
+RUNS_SHARE = 0.75
+LONGEST_HOLD_S = 1.0
 SENTINELS = 10
 RUN_LIMIT_S = 400.0
 """A run takes a quarter of a minute. One that takes so much longer is given up, and named."""
 
-MOMENTS_OF_A_CREATE = MOMENTS[:4]
-"""Later ones come when the caller has gone."""
+MOMENTS_OF_A_CALLER = MOMENTS[:5]
+"""Later ones come when it has gone."""
+CALLER_AWAITS = 10
+"""About as many as one has that gets a sandbox."""
 HOST_AWAITS = 24
 """From the first of opening to the last of closing."""
 
@@ -83,8 +89,8 @@ def cancel_of_a_caller(chance: random.Random) -> Cancel:
     if when < 0.3:
         return Cancel("caller", times, after_s=chance.uniform(0, 2))
     if when < 0.8:
-        return Cancel("caller", times, moment=chance.choice(MOMENTS_OF_A_CREATE))
-    return Cancel("caller", times, at_await=chance.randrange(1, 5))
+        return Cancel("caller", times, moment=chance.choice(MOMENTS_OF_A_CALLER))
+    return Cancel("caller", times, at_await=chance.randrange(1, CALLER_AWAITS + 1))
 
 
 def cancel_of_a_host(number: int, chance: random.Random) -> Cancel:
@@ -154,6 +160,8 @@ class Count:
     foreign: int = 0
     stuck: list[str] = field(default_factory=list)
     """Runs that were not over in their time."""
+    unexpected: list[str] = field(default_factory=list)
+    """Errors of callers and hosts that are none of ours."""
 
 
 class Run:
@@ -169,10 +177,12 @@ class Run:
         self.callers: dict[str, tuple[Cancel, asyncio.Task[None]]] = {}
         self.fired: set[str] = set()
         """Trials whose caller was cancelled, and "host"."""
+        self.held: set[str] = set()
+        """Trials whose caller got a sandbox."""
 
     async def trials(self, how_many: int, scratch: Path) -> None:
         assert self.config.kubeconfig is not None
-        proxy = FaultyServer(self.admin, Plan(self.seed, FAULTS_SHARE), on_moment=self._on_moment)
+        proxy = FaultyServer(self.admin, Plan(self.seed, FAULTS_SHARE, runs=RUNS_SHARE), on_moment=self._on_moment)
         async with proxy.serve():
             through = proxied_kubeconfig(
                 self.config.kubeconfig, proxy.url, scratch / f"{self.seed.replace('/', '-')}.kubeconfig"
@@ -193,11 +203,14 @@ class Run:
     async def _host(self, config: KubernetesConfig, how_many: int) -> None:
         async with open_provider(config) as provider:
 
-            async def caller(trial: str, timeout_s: float) -> None:
+            async def caller(trial: str, timeout_s: float, hold_s: float) -> None:
                 spec = NOWHERE.model_copy(update={"labels": {"trial": trial}})
                 try:
-                    async with provider.sandbox(spec, acquire_timeout_s=timeout_s):
-                        self.count.outcomes["got one"] += 1
+                    async with provider.sandbox(spec, acquire_timeout_s=timeout_s) as box:
+                        self.held.add(trial)
+                        await box.run("true", timeout_s=20)
+                        await asyncio.sleep(hold_s)
+                    self.count.outcomes["got one, gave it back"] += 1
                 except SandboxError as error:
                     self.count.outcomes[type(error).__name__] += 1
 
@@ -205,8 +218,9 @@ class Run:
                 trial = str(number)
                 chance = random.Random(f"{self.seed}/{trial}")
                 cancel = cancel_of_a_caller(chance)
-                longest_s = chance.uniform(0.05, 2.5) if cancel.moment is None else 8.0
-                work = caller(trial, longest_s)
+                in_a_hurry = cancel.moment is None and chance.random() < 0.4
+                longest_s = chance.uniform(0.05, 2.5) if in_a_hurry else 8.0
+                work = caller(trial, longest_s, chance.uniform(0, LONGEST_HOLD_S))
                 if cancel.at_await is not None:
                     work = _stepped(work, cancel, partial(self._fire, trial, "at an await"))
                 self.callers[trial] = cancel, asyncio.get_running_loop().create_task(work)
@@ -227,8 +241,13 @@ class Run:
         tasks = [task for _, task in self.callers.values()]
         if tasks:  # those whose provider has gone end by themselves
             await asyncio.wait(tasks)
-        if not task.cancelled() and task.exception() is not None:
-            self.count.outcomes[f"run: {task.exception()!r}"] += 1
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self.count.outcomes[f"run: {error!r}"] += 1
+            self._expect(error)
+
+    def _expect(self, error: BaseException) -> None:
+        if not isinstance(error, SandboxError):
+            self.count.unexpected.append(f"{self.seed}: {error!r}")
 
     def _on_moment(self, trial: str, moment: str) -> None:
         cancel, _ = self.callers.get(trial, (None, None))
@@ -263,7 +282,10 @@ class Run:
             times = cancel.times if by_caller else self.host_cancel.times if by_host else 0
             who = ("both" if by_host else "caller") if by_caller else "host" if by_host else "nobody"
             self.count.cancelled[f"{who}, {times} times" if times else who] += 1
-            self.count.outcomes["cancelled"] += task.cancelled()
+            if task.cancelled():
+                self.count.outcomes["cancelled with one" if trial in self.held else "cancelled"] += 1
+            elif (error := task.exception()) is not None:
+                self._expect(error)
 
 
 async def ownership_trials(
@@ -276,31 +298,36 @@ async def ownership_trials(
     sentinels = [f"foreign-{number}" for number in range(SENTINELS)]
     for name in sentinels:
         await admin.call("POST", pods, foreign_pod(name))
-    ours = config.model_copy(
-        update={"pacing": PacingConfig(creates_per_s=200, burst=100), "node_selector": {"no": "node"}}
-    )
     numbers = iter(itertools.count() if only is None else only)
     with (
         tempfile.TemporaryDirectory() as scratch,
         patch.object(ownership, "DOUBT_S", 2 * LATEST_STORE_S + 1),  # the proxy stores nothing later than that
     ):
+        async with answering(0) as port:
+            ours = config.model_copy(
+                update={
+                    "port": port,
+                    "pacing": PacingConfig(creates_per_s=200, burst=100),
+                    "node_selector": {"no": "node"},
+                }
+            )
 
-        async def runs() -> None:
-            while count.trials + count.under_way < trials and (number := next(numbers, None)) is not None:
-                count.under_way += PER_RUN
-                run = Run(admin, ours, seed, number, count)
-                work = asyncio.get_running_loop().create_task(run.trials(PER_RUN, Path(scratch)))
-                done, _ = await asyncio.wait({work}, timeout=RUN_LIMIT_S)
-                count.under_way -= PER_RUN
-                if not done:  # cancelling it would wait for as long
-                    count.stuck.append(run.seed)
-                    return
-                work.result()
-                print(f"{count.trials} trials", file=sys.stderr)
+            async def runs() -> None:
+                while count.trials + count.under_way < trials and (number := next(numbers, None)) is not None:
+                    count.under_way += PER_RUN
+                    run = Run(admin, ours, seed, number, count)
+                    work = asyncio.get_running_loop().create_task(run.trials(PER_RUN, Path(scratch)))
+                    done, _ = await asyncio.wait({work}, timeout=RUN_LIMIT_S)
+                    count.under_way -= PER_RUN
+                    if not done:  # cancelling it would wait for as long
+                        count.stuck.append(run.seed)
+                        return
+                    work.result()
+                    print(f"{count.trials} trials", file=sys.stderr)
 
-        async with asyncio.TaskGroup() as group:
-            for _ in range(RUNS_AT_ONCE):
-                group.create_task(runs())
+            async with asyncio.TaskGroup() as group:
+                for _ in range(RUNS_AT_ONCE):
+                    group.create_task(runs())
     await asyncio.sleep(2.0)  # a grace, and what the server had not yet said
     left = (await admin.call("GET", pods, timeout_s=120))["items"]
     count.ownerless = [
@@ -330,7 +357,7 @@ async def main(trials: int, kills: int, seed: str, only: int | None) -> int:
                 count = await ownership_trials(
                     admin, config, trials=trials, seed=seed, only=None if only is None else [only]
                 )
-                bad = bool(count.ownerless or count.foreign_deletes or count.stuck)
+                bad = bool(count.ownerless or count.foreign_deletes or count.stuck or count.unexpected)
                 took_s = round(time.monotonic() - began)
                 print(json.dumps({"seed": seed, "took_s": took_s, **vars(count)}, indent=2), flush=True)
                 if count.stuck:
