@@ -58,8 +58,9 @@ SENTINELS = 10
 RUN_LIMIT_S = 400.0
 """A run takes a quarter of a minute. One that takes so much longer is given up, and named."""
 
-MOMENTS_OF_A_CALLER = MOMENTS[:5]
-"""Later ones come when it has gone."""
+HOLDS = "it holds one"
+MOMENTS_OF_A_CALLER = (*MOMENTS[:5], HOLDS, HOLDS)
+"""Other ones of the proxy come when it has gone."""
 CALLER_AWAITS = 10
 """About as many as one has that gets a sandbox."""
 HOST_AWAITS = 24
@@ -208,6 +209,7 @@ class Run:
                 try:
                     async with provider.sandbox(spec, acquire_timeout_s=timeout_s) as box:
                         self.held.add(trial)
+                        self._on_moment(trial, HOLDS)
                         await box.run("true", timeout_s=20)
                         await asyncio.sleep(hold_s)
                     self.count.outcomes["got one, gave it back"] += 1
