@@ -3,7 +3,7 @@
     python -m tests.cluster.fakenodes --nodes 375
 
 Makes Node objects, then plays every kubelet: a pod that the scheduler bound becomes Running and Ready at a loopback
-address of its own, where `standin.py` answers, a pod that is to go is gone. Everything else is real: API server,
+address of its own, where `fakepods.py` answers, a pod that is to go is gone. Everything else is real: API server,
 scheduler, controllers. The cluster is to be one of `tests/cluster/up --api`, where nobody misses the heartbeats.
 """
 
@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import itertools
 import json
 import os
 import ssl
@@ -23,7 +22,7 @@ from typing import Any
 import aiohttp
 import yaml
 
-from tests.cluster.standin import MERGE, PORT, answering, running
+from tests.cluster.fakepods import MERGE, PORT, answering, running
 
 NODE_PREFIX = "fake-"
 PODS_PER_NODE = 250
@@ -80,7 +79,6 @@ class Kubelets:
         self._session = session
         self._todo: asyncio.Queue[tuple[str, str]] = asyncio.Queue()
         self._seen: set[tuple[str, bool]] = set()
-        self._addresses = itertools.count(1 << 16)
 
     async def run(self) -> None:
         """Until cancelled."""
@@ -127,7 +125,7 @@ class Kubelets:
             if what == "end":
                 await _done(self._session.delete(path, json={"gracePeriodSeconds": 0}), allow={404, 409})
             else:
-                status = {"status": running(next(self._addresses))}
+                status = {"status": running()}
                 await _done(self._session.patch(f"{path}/status", json=status, headers=MERGE), allow={404, 409})
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import itertools
 import json
 import random
 from collections import Counter
@@ -26,7 +25,7 @@ from aiohttp import web
 from sandbox import SandboxSpec
 from sandbox.kube.api import Api
 from sandbox.kube.manifest import FACTS_ANNOTATION
-from tests.cluster.standin import MERGE, running
+from tests.cluster.fakepods import MERGE, running
 
 FAULTS = {
     "create": (
@@ -69,9 +68,6 @@ MOMENTS = (
     "delete arrives",
     "delete is done",
 )
-
-_addresses = itertools.count(1 << 16)
-"""Of pods that run, by all proxies of this process."""
 
 OnMoment = Callable[[str, str], None]
 """(trial, one of MOMENTS). Must not wait."""
@@ -129,6 +125,8 @@ class FaultyServer:
         """While it is set every create gets 429, and is asked to wait for a second."""
         self.refused = 0
         """Creates that met the storm."""
+        self.broken: list[str] = []
+        """What the proxy itself could not do."""
         self._trials: dict[str, str] = {}
         """By the pod's name."""
         self._on_moment = on_moment
@@ -201,7 +199,12 @@ class FaultyServer:
     def _in_time(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work)
         self._late.add(task)
-        task.add_done_callback(self._late.discard)
+        task.add_done_callback(self._done)
+
+    def _done(self, task: asyncio.Task[None]) -> None:
+        self._late.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self.broken.append(repr(error))
 
     async def _store_later(self, request: web.Request, body: bytes, fault: Fault) -> None:
         await asyncio.sleep(fault.random.uniform(0.1, LATEST_STORE_S))
@@ -216,7 +219,7 @@ class FaultyServer:
         await asyncio.sleep(after_s)
         async with self._session.patch(
             f"{self.api.server}{request.path}/{name}/status",
-            json={"status": running(next(_addresses))},
+            json={"status": running()},
             headers={"Authorization": request.headers["Authorization"], **MERGE},
         ) as answer:
             if answer.status == 200:

@@ -37,6 +37,7 @@ from sandbox.errors import SandboxError
 from sandbox.kube import ownership
 from sandbox.kube.api import Api, open_api
 from tests.cluster.conftest import KUBE_DIR, a_namespace, pods_of
+from tests.cluster.fakepods import answering
 from tests.cluster.faults import (
     LATEST_STORE_S,
     MOMENTS,
@@ -47,7 +48,6 @@ from tests.cluster.faults import (
     proxied_kubeconfig,
 )
 from tests.cluster.kills import kill_trials
-from tests.cluster.standin import answering
 
 PER_RUN = 25
 RUNS_AT_ONCE = 8
@@ -61,8 +61,8 @@ RUN_LIMIT_S = 400.0
 HOLDS = "it holds one"
 MOMENTS_OF_A_CALLER = (*MOMENTS[:5], HOLDS, HOLDS)
 """Other ones of the proxy come when it has gone."""
-CALLER_AWAITS = 10
-"""About as many as one has that gets a sandbox."""
+CALLER_AWAITS = 3
+"""Of one that gets a sandbox: for it, for its command, for the end of its hold. Giving it back is the host's."""
 HOST_AWAITS = 24
 """From the first of opening to the last of closing."""
 
@@ -162,7 +162,7 @@ class Count:
     stuck: list[str] = field(default_factory=list)
     """Runs that were not over in their time."""
     unexpected: list[str] = field(default_factory=list)
-    """Errors of callers and hosts that are none of ours."""
+    """Errors of callers and hosts that are none of the product's, and of the proxy."""
 
 
 class Run:
@@ -193,6 +193,7 @@ class Run:
         self._note()
         self.count.faults += proxy.plan.injected
         self.count.foreign += len(proxy.strangers)
+        self.count.unexpected += [f"{self.seed}: {what}" for what in proxy.broken]
         left = await pods_of(self.admin, self._namespace)
         self.count.foreign_deletes += [f"{self.seed}: {name}" for name in proxy.strangers if name not in left]
 

@@ -1,4 +1,4 @@
-"""What stands in for the node under a pod: a status that says it runs, and one server that answers for its execd.
+"""Pods that run on no node: a status that says so of one, and one server that answers for the execd of all.
 
 Each pod has a loopback address of its own. The server answers at all of them as execd would to a health check and to a
 command, which it does not run.
@@ -7,6 +7,7 @@ command, which it does not run.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 import socket
 import time
@@ -22,6 +23,9 @@ PORT = 18080
 MERGE = {"Content-Type": "application/merge-patch+json"}
 """How a status is patched."""
 
+_addresses = itertools.count(1 << 16)
+"""Less 127.0.0.0."""
+
 
 @asynccontextmanager
 async def answering(port: int) -> AsyncIterator[int]:
@@ -35,8 +39,9 @@ async def answering(port: int) -> AsyncIterator[int]:
             yield int(listener.getsockname()[1])
 
 
-def running(number: int) -> dict[str, Any]:
-    """The status of a pod that runs at the loopback address 127.0.0.0 plus `number`."""
+def running() -> dict[str, Any]:
+    """The status of a pod that runs, at a loopback address that no other of this process has."""
+    number = next(_addresses)
     ip = f"127.{number >> 16 & 255}.{number >> 8 & 255}.{number & 255}"
     now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
     conditions = ("Initialized", "Ready", "ContainersReady", "PodScheduled")
